@@ -1,0 +1,1 @@
+"""Credit assignment: pure functions from groups of episodes to numbers on tokens (design §5)."""

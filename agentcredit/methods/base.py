@@ -1,0 +1,118 @@
+"""The seam of a method, and how methods compose (design §2, §5).
+
+A method is an *estimator* (group outcomes to advantages: grpo, rloo, gigpo), a *shaper* (advantages to advantages:
+proas) or an *auxiliary* (cross-entropy weights and extra rows: cope, echo). They compose in that order, with the penalty
+of invalid actions added after the shapers, so that budgets stay exact and invalidity stays out of the shaping:
+
+    base estimator → shapers → invalid-action residual → auxiliaries
+
+The trainer calls :meth:`Composition.credit` and never learns a method's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from agentcredit.episodes import Group
+from agentcredit.training.rows import Row
+
+Advantages = list[list[np.ndarray]]
+"""``advantages[g][e]`` is a float64 array [T]: one advantage per turn of episode e of group g."""
+
+
+class Params(BaseModel):
+    """Base of every method's parameters: each field has a sentence, unknown keys are errors, aliases are accepted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a method may ask of the trainer. Engines that a run does not offer are None.
+
+    ``rng``       generator derived from (run seed, step): draws are the same after a resume.
+    ``score``     (prompt_ids, response_ids) pairs to log-probs of the response, by the rollout's weights.
+    ``expert``    task id to the expert's (state_key, lifted_key) paths and success, for oracle and demo graphs.
+    ``max_turns`` the environment's turn budget (ProAS's distance cap).
+    """
+
+    step: int
+    rng: np.random.Generator
+    max_turns: int
+    score: Callable[[Sequence[tuple[Sequence[int], Sequence[int]]]], list[np.ndarray]] | None = None
+    expert: Callable[[str], Sequence[Any] | None] | None = None
+
+
+@dataclass(frozen=True)
+class Credit:
+    """What one episode's tokens are worth.
+
+    ``advantage_T``     float64 [T], or per token where a method splits turns: a list of float64 [n_t].
+    ``ce_response_TN``  cross-entropy weights on sampled tokens, one float array [n_t] per turn, or None.
+    ``ce_prompt_TN``    the same on prompt tokens (what the environment said), or None.
+    """
+
+    advantage_TN: tuple[np.ndarray, ...]
+    ce_response_TN: tuple[np.ndarray, ...] | None = None
+    ce_prompt_TN: tuple[np.ndarray, ...] | None = None
+
+
+@dataclass
+class Assignment:
+    """A method's answer for one batch: ``credits[g][e]``, extra rows, and values to log."""
+
+    credits: list[list[Credit]]
+    extra_rows: list[Row] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Estimator(Protocol):
+    """From outcomes to one advantage per turn."""
+
+    name: ClassVar[str]
+    params: Params
+
+    def advantages(self, groups: Sequence[Group], metrics: dict[str, float]) -> Advantages:
+        """Advantages of every turn; ``metrics`` receives what is worth logging."""
+        ...
+
+    def label(self) -> str:
+        """The estimator with every choice that makes two runs of this name differ, for run names and tables."""
+        ...
+
+
+class Shaper(Protocol):
+    """From advantages to advantages. May carry state from step to step."""
+
+    name: ClassVar[str]
+    params: Params
+
+    def shape(
+        self, groups: Sequence[Group], advantages: Advantages, tools: Tools, metrics: dict[str, float]
+    ) -> Advantages:
+        """The shaped advantages, same shapes."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-serialisable state."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores what :meth:`state_dict` gave."""
+        ...
+
+
+class Auxiliary(Protocol):
+    """Cross-entropy weights and extra rows on top of the policy gradient."""
+
+    name: ClassVar[str]
+    params: Params
+
+    def extend(self, groups: Sequence[Group], assignment: Assignment, tools: Tools) -> Assignment:
+        """The assignment with this method's streams added."""
+        ...

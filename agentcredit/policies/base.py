@@ -1,0 +1,86 @@
+"""The seam of a policy: contexts of token ids in, sampled ids with log-probabilities out (design §5).
+
+The rollout is event-driven: it submits what is ready and collects what is done, so an episode that waits for its
+environment never holds up the others. A *lockstep* policy asks to be given all live episodes at once, which makes its
+batches, and so its floating-point results, reproducible bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Request:
+    """One response to sample.
+
+    ``session``     the episode; a policy may keep its key-value cache between the turns of a session.
+    ``context_ids`` the whole context; it starts with the session's previous context and response when the layout is
+                    append-only, and the policy then feeds only what is new.
+    ``noise_key``   what the sampling noise is drawn from: (run seed, step, task, sibling, turn). A sample depends on it
+                    and on the context alone, never on who else is in the batch or on a resume.
+    ``actions``     admissible actions to restrict the action's tokens to, or None for free sampling.
+    """
+
+    session: str
+    context_ids: Sequence[int]
+    noise_key: tuple[str | int, ...]
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    actions: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Response:
+    """What was sampled for a request.
+
+    ``ids`` ends with an end mark unless ``finished`` is False (the token budget ran out). ``logprobs`` is float32 [n]:
+    under the distribution that was sampled from (temperature applied, restricted where ``allowed`` has ids).
+    """
+
+    session: str
+    ids: tuple[int, ...]
+    logprobs: np.ndarray
+    finished: bool
+    allowed: tuple[tuple[int, ...] | None, ...] | None = None
+
+
+class Policy(Protocol):
+    """Samples responses. Implementations: ``transformers``; vllm and openai come beside it."""
+
+    name: str
+    lockstep: bool
+    """True: collect() is to be called only when every live episode has submitted."""
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queues requests; at most one per session at a time."""
+        ...
+
+    def collect(self) -> list[Response]:
+        """Responses of at least one queued request (a lockstep policy: of all), in the order of submission."""
+        ...
+
+    def release(self, session: str) -> None:
+        """The session is over; its cache may go."""
+        ...
+
+    def score(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0) -> list[np.ndarray]:
+        """Log-probabilities float32 [n] of each given response after its prompt."""
+        ...
+
+
+class TextPolicy(Protocol):
+    """Policies without tokens (``random``, ``expert``): from what is seen to an action's text."""
+
+    name: str
+
+    def act(
+        self, task_id: str, observation: str, admissible: Sequence[str] | None, noise_key: tuple[str | int, ...]
+    ) -> tuple[str, str]:
+        """A (thought, action) pair."""
+        ...

@@ -1,0 +1,1 @@
+"""Tables of success rates with intervals, beside the published ones."""

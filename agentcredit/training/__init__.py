@@ -1,0 +1,1 @@
+"""The training loop, its rows, its loss and its learner."""
