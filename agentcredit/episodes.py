@@ -64,7 +64,8 @@ class Turn:
     ``allowed``           per response token the sorted ids it was chosen from, or None for the whole vocabulary;
                           the tuple itself is None when no token of the turn was restricted.
     ``observation``       what was seen before acting; ``next_observation`` what the action led to.
-    ``state_key``         abstract state before / after the action (methods.md §6.2), None when unknown.
+    ``state_key``         abstract state before the action (methods.md §6.2, level 0), None when unknown; ``next_state_key``
+                          after it. ``lifted_key`` and ``next_lifted_key`` are the same at level 1, shared by a task type.
     """
 
     prompt_ids: tuple[int, ...]
@@ -78,6 +79,8 @@ class Turn:
     thought: str = ""
     state_key: str | None = None
     next_state_key: str | None = None
+    lifted_key: str | None = None
+    next_lifted_key: str | None = None
     allowed: tuple[tuple[int, ...] | None, ...] | None = None
     truncated_turns: int = 0
 

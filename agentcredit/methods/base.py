@@ -37,7 +37,7 @@ class Tools:
 
     ``rng``       generator derived from (run seed, step): draws are the same after a resume.
     ``score``     (prompt_ids, response_ids) pairs to log-probs of the response, by the rollout's weights.
-    ``expert``    task id to the expert's (state_key, lifted_key) paths and success, for oracle and demo graphs.
+    ``expert``    task id to the expert's episode (its results carry the state keys), for oracle and demo graphs.
     ``max_turns`` the environment's turn budget (ProAS's distance cap).
     """
 
@@ -45,14 +45,14 @@ class Tools:
     rng: np.random.Generator
     max_turns: int
     score: Callable[[Sequence[tuple[Sequence[int], Sequence[int]]]], list[np.ndarray]] | None = None
-    expert: Callable[[str], Sequence[Any] | None] | None = None
+    expert: Callable[[str], ExpertEpisode | None] | None = None
 
 
 @dataclass(frozen=True)
 class Credit:
     """What one episode's tokens are worth.
 
-    ``advantage_T``     float64 [T], or per token where a method splits turns: a list of float64 [n_t].
+    ``advantage_TN``    policy-gradient advantage of each sampled token: one float64 array [n_t] per turn.
     ``ce_response_TN``  cross-entropy weights on sampled tokens, one float array [n_t] per turn, or None.
     ``ce_prompt_TN``    the same on prompt tokens (what the environment said), or None.
     """
