@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from agentcredit.envs.base import ExpertEpisode
 from agentcredit.episodes import Group
 from agentcredit.training.rows import Row
 
