@@ -23,6 +23,8 @@ class Request:
                     append-only, and the policy then feeds only what is new.
     ``noise_key``   what the sampling noise is drawn from: (run seed, step, task, sibling, turn). A sample depends on it
                     and on the context alone, never on who else is in the batch or on a resume.
+    ``temperature`` 0 takes the likeliest token. There is no top-p or top-k: truncated sampling would need its kept mass
+                    in the learner as well (field.md U28).
     ``actions``     admissible actions to restrict the action's tokens to, or None for free sampling.
     """
 
@@ -31,7 +33,6 @@ class Request:
     noise_key: tuple[str | int, ...]
     max_new_tokens: int
     temperature: float = 1.0
-    top_p: float = 1.0
     actions: tuple[str, ...] | None = None
 
 
@@ -40,7 +41,7 @@ class Response:
     """What was sampled for a request.
 
     ``ids`` ends with an end mark unless ``finished`` is False (the token budget ran out). ``logprobs`` is float32 [n]:
-    under the distribution that was sampled from (temperature applied, restricted where ``allowed`` has ids).
+    under the distribution that was sampled from (temperature applied, restricted where ``allowed`` has ids; 0 when greedy).
     """
 
     session: str
