@@ -1,0 +1,399 @@
+"""A pool of worker processes that plays the calls of many episodes.
+
+One thread for each process takes calls from a common queue, one at a time. A *slot* is an environment object inside a
+worker; an episode gets one when it first has to be simulated. In a deterministic environment a slot is only a place
+where some trail ends: when none is free the one that was idle longest is taken over, and an episode that finds its slot
+gone, because it was taken or because its worker died, plays its trail again elsewhere. In any other environment a slot
+belongs to its episode from reset to close, and when it is lost the episode has failed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentcredit.envs.base import EnvFailure, EnvSpec, StepResult
+from agentcredit.envs.process import RemoteError, WorkerCommand, WorkerLost, WorkerProcess
+from agentcredit.envs.trail import Trail
+from agentcredit.envs.wire import result_from, spec_from
+
+log = logging.getLogger(__name__)
+
+UNHURRIED = 10.0
+"""Start, task lists and experts may take this many times a call's limit: they import, generate and solve."""
+
+
+@dataclass(eq=False)
+class Slot:
+    """An environment object in a worker: what it holds, whose it is, and when it last worked."""
+
+    process: int
+    instance: int
+    held: Trail | None = None
+    owner: Track | None = None
+    busy: bool = False
+    used: int = 0
+
+
+@dataclass(eq=False)
+class Track:
+    """An episode as the pool knows it. Its trail is written by the episode alone, between its calls."""
+
+    trail: Trail
+    slot: Slot | None = None
+    calls: int = 0
+    closed: bool = False
+    lost: bool = False
+
+
+@dataclass(eq=False)
+class Job:
+    """One call: ``work`` runs in a process's thread on the slot that it was given.
+
+    ``names`` is the task or split that it asks for; a KeyError about it is the caller's mistake, not the worker's.
+    """
+
+    work: Callable[[WorkerProcess, Slot], Any]
+    track: Track | None = None
+    names: str = ""
+    future: Future[Any] = field(default_factory=Future)
+    failures: int = 0
+
+
+class Pool:
+    """Worker processes of one environment.
+
+    Args:
+        command: how a worker is started.
+        processes: how many there are at most; each is started when it first gets a call.
+        instances: live environment objects over all processes at most; 0: as many as the environment allows.
+        call_timeout: seconds that a reset or a step may take.
+        retries: how often a failed call is tried again.
+        log_path: file for the workers' stderr.
+    """
+
+    def __init__(
+        self,
+        command: WorkerCommand,
+        *,
+        processes: int = 1,
+        instances: int = 0,
+        call_timeout: float = 60.0,
+        retries: int = 2,
+        log_path: Path | None = None,
+    ) -> None:
+        self._command = command
+        self._limit = instances
+        self._timeout = call_timeout
+        self._retries = retries
+        self._log_path = log_path
+        n = min(processes, instances) if instances else processes
+        self._processes: list[WorkerProcess | None] = [None] * n
+        self._slots = [Slot(process, 0) for process in range(n)]
+        self._queue: deque[Job] = deque()
+        self._change = threading.Condition()
+        self._threads: list[threading.Thread] = []
+        self._clock = itertools.count(1)
+        self._closing = False
+        self.counts: Counter[str] = Counter()
+        self.spec: EnvSpec | None = None
+        self.source = ""
+
+    def start(self) -> EnvSpec:
+        """The environment's spec, once a worker is up. Raises EnvFailure."""
+        if self.spec is None:
+            self._submit(Job(lambda process, slot: None)).result()
+        assert self.spec is not None
+        return self.spec
+
+    @property
+    def capacity(self) -> int:
+        """Slots over all processes, known once a worker is up."""
+        return len(self._slots)
+
+    def play(self, track: Track, action: str | None) -> Future[StepResult]:
+        """One step of an episode, or its reset (None). The future raises EnvFailure when the retries are used up."""
+        names = track.trail.task_id if action is None else ""
+        return self._submit(Job(lambda process, slot: self._play(process, slot, track, action), track, names))
+
+    def tasks(self, split: str) -> Future[Any]:
+        """A split's tasks in plain form. The future raises EnvFailure, or RemoteError for an unknown split."""
+        return self._call("tasks", split, split=split)
+
+    def expert(self, task_id: str) -> Future[Any]:
+        """The expert's episode in plain form. The future raises EnvFailure, or RemoteError for an unknown task."""
+        return self._call("expert", task_id, task=task_id)
+
+    def release(self, track: Track) -> None:
+        """The episode is over; its slot is free once its last call is done."""
+        with self._change:
+            track.closed = True
+            self._give_back(track)
+
+    def close(self) -> None:
+        """Ends every worker. Calls that wait are cancelled; one under way is broken off and raises EnvFailure."""
+        with self._change:
+            waiting, self._closing = list(self._queue), True
+            self._queue.clear()
+            busy = {slot.process for slot in self._slots if slot.busy}
+            broken = [process for n in busy if (process := self._processes[n]) is not None]
+            self._change.notify_all()
+        for job in waiting:
+            job.future.cancel()
+        for process in broken:
+            process.kill()
+        for thread in self._threads:
+            thread.join()
+
+    # --- the queue ---------------------------------------------------------------------------------------------------
+
+    def _call(self, op: str, names: str, **arguments: Any) -> Future[Any]:
+        """An operation that needs an environment object but belongs to no episode."""
+
+        def work(process: WorkerProcess, slot: Slot) -> Any:
+            slot.held = None
+            return process.call(op, self._timeout * UNHURRIED, instance=slot.instance, **arguments)
+
+        return self._submit(Job(work, names=names))
+
+    def _submit(self, job: Job) -> Future[Any]:
+        with self._change:
+            if self._closing:
+                raise RuntimeError("the pool is closed")
+            if not self._threads:
+                self._threads = [
+                    threading.Thread(target=self._serve, args=(n,), name=f"{self._command.name}-{n}", daemon=True)
+                    for n in range(len(self._processes))
+                ]
+                for thread in self._threads:
+                    thread.start()
+            if job.track is not None:
+                job.track.calls += 1
+            self._queue.append(job)
+            self._change.notify_all()
+        return job.future
+
+    # --- one thread for each process -------------------------------------------------------------------------------
+
+    def _serve(self, number: int) -> None:
+        while True:
+            with self._change:
+                while not self._closing and (taken := self._take(number)) is None:
+                    self._change.wait()
+                if self._closing:
+                    break
+                job, slot = taken  # pyright: ignore[reportPossiblyUnboundVariable]
+                slot.busy = True
+            self._run(job, slot)
+        process = self._processes[number]
+        if process is not None:
+            process.close()
+
+    def _run(self, job: Job, slot: Slot) -> None:
+        failure: WorkerLost | RemoteError | EnvFailure | None = None
+        result = None
+        try:
+            process = self._processes[slot.process] or self._begin(slot.process)
+            result = job.work(process, slot)
+        except (WorkerLost, RemoteError, EnvFailure) as error:
+            failure = error
+        with self._change:
+            slot.busy = False
+            slot.used = next(self._clock)
+            if failure is not None:
+                failure = self._after_failure(job, slot, failure)
+            if failure is None and job in self._queue:
+                self._change.notify_all()
+                return  # it is tried again
+            if job.track is not None:
+                job.track.calls -= 1
+                self._give_back(job.track)
+            self._change.notify_all()
+        if failure is not None:
+            job.future.set_exception(failure)
+        else:
+            job.future.set_result(result)
+
+    def _begin(self, number: int) -> WorkerProcess:
+        process = WorkerProcess(self._command, number, self._log_path)
+        with self._change:
+            self._processes[number] = process
+            closing = self._closing
+        if closing:
+            process.kill()
+        try:
+            hello = process.start(max(self._timeout * UNHURRIED, 60.0))
+        except RemoteError as error:  # an import or a constructor that fails will fail again
+            process.close()
+            self._processes[number] = None
+            raise EnvFailure("env_error", f"worker {process.label} cannot start: {error}", error.detail) from error
+        with self._change:
+            if self.spec is None:
+                self.spec, self.source = spec_from(hello["spec"]), hello["source"]
+                allowed = len(self._processes) * max(self.spec.instances_per_process, 1)
+                total = min(allowed, self._limit) if self._limit else allowed
+                n = len(self._processes)
+                self._slots += [Slot(index % n, index // n) for index in range(n, total)]
+                self._change.notify_all()
+        return process
+
+    def _take(self, number: int) -> tuple[Job, Slot] | None:
+        """The call that this process should do next, with its slot. The lock is held."""
+        for job in self._queue:
+            slot = job.track.slot if job.track else None
+            if slot is not None and slot.process == number:
+                return self._assign(job, slot)
+        for job in self._queue:
+            if job.track is not None and job.track.slot is not None:
+                continue  # another process has its state
+            slot = self._free_slot(number, job.track)
+            if slot is not None:
+                return self._assign(job, slot)
+        return None
+
+    def _assign(self, job: Job, slot: Slot) -> tuple[Job, Slot]:
+        self._queue.remove(job)
+        if slot.owner is not None and slot.owner is not job.track:
+            slot.owner.slot = None
+        slot.owner = job.track
+        if job.track is not None:
+            job.track.slot = slot
+        return job, slot
+
+    def _free_slot(self, number: int, track: Track | None) -> Slot | None:
+        """A slot of this process without an owner, the furthest on the track's way; else one to take over."""
+        free = [slot for slot in self._slots if slot.process == number and slot.owner is None]
+        if free:
+            return max(free, key=lambda slot: (_place(slot, track), slot.held is None, -slot.used))
+        if self.spec is None or not self.spec.deterministic or any(slot.owner is None for slot in self._slots):
+            return None
+        wanted = {id(job.track) for job in self._queue}
+        idle = [slot for slot in self._slots if slot.process == number and not slot.busy]
+        return min(idle, key=lambda slot: (id(slot.owner) in wanted, slot.used), default=None)
+
+    def _give_back(self, track: Track) -> None:
+        if track.closed and not track.calls and track.slot is not None:
+            track.slot.owner = track.slot = None
+            self._change.notify_all()
+
+    # --- playing and failing -----------------------------------------------------------------------------------------
+
+    def _play(self, process: WorkerProcess, slot: Slot, track: Track, action: str | None) -> StepResult:
+        if track.lost:
+            raise EnvFailure("env_error", f"task {track.trail.task_id!r}: the worker that played it was lost")
+        if action is None:
+            self.counts["resets_simulated"] += 1
+            return self._reset(process, slot, track.trail)
+        self._bring(process, slot, track.trail)
+        self.counts["steps_simulated"] += 1
+        return self._step(process, slot, action)
+
+    def _bring(self, process: WorkerProcess, slot: Slot, trail: Trail) -> None:
+        """Puts the slot where the trail ends."""
+        place = slot.held.place_in(trail) if slot.held else None
+        if place is None:
+            self.counts["resets_replayed"] += 1
+            _check_same(self._reset(process, slot, trail), trail, 0)
+            place = 0
+        for index in range(place, len(trail.actions)):
+            self.counts["steps_replayed"] += 1
+            _check_same(self._step(process, slot, trail.actions[index]), trail, index + 1)
+
+    def _reset(self, process: WorkerProcess, slot: Slot, trail: Trail) -> StepResult:
+        slot.held = None
+        held = Trail(trail.task_id, trail.seed, trail.erase_loops)
+        answer = process.call("reset", self._timeout, instance=slot.instance, task=trail.task_id, seed=trail.seed)
+        held.start(result_from(answer))
+        slot.held = held
+        return held.results[-1]
+
+    def _step(self, process: WorkerProcess, slot: Slot, action: str) -> StepResult:
+        held, slot.held = slot.held, None  # until the answer is there, nobody knows what the slot holds
+        assert held is not None
+        result = result_from(process.call("step", self._timeout, instance=slot.instance, action=action))
+        held.push(action, result)
+        slot.held = held
+        return result
+
+    def _after_failure(
+        self, job: Job, slot: Slot, failure: WorkerLost | RemoteError | EnvFailure
+    ) -> EnvFailure | RemoteError | None:
+        """Queues the call again and returns None, or returns what its future raises. The lock is held."""
+        if isinstance(failure, EnvFailure):
+            self.counts["failures"] += 1
+            return failure
+        job.failures += 1
+        if isinstance(failure, WorkerLost):
+            self.counts["timeouts" if failure.kind == "env_timeout" else "deaths"] += 1
+            self._forget(slot.process)
+        else:
+            self.counts["exceptions"] += 1
+            if failure.type_name == "KeyError" and job.names and job.names in failure.message:
+                return failure  # there is no such task or split: asking again does not help
+            self._renew(job, slot)
+        kind = failure.kind if isinstance(failure, WorkerLost) else "env_error"
+        log.warning("%s; see its stderr%s", failure, f" in {self._log_path}" if self._log_path else "")
+        if self._closing:
+            return EnvFailure("env_error", "the pool was closed during the call", failure.detail)
+        if job.failures <= self._retries and not (job.track is not None and job.track.lost):
+            self._queue.appendleft(job)
+            return None
+        self.counts["failures"] += 1
+        where = f"; its whole stderr is in {self._log_path}" if self._log_path else ""
+        tail = f":\n{failure.detail.strip()}" if failure.detail.strip() else ""
+        return EnvFailure(kind, f"{failure} (tried {job.failures} times){where}{tail}", failure.detail)
+
+    def _forget(self, number: int) -> None:
+        """A process is gone, and with it what its slots held."""
+        process, self._processes[number] = self._processes[number], None
+        if process is None:
+            return
+        self.counts["restarts"] += 1
+        for slot in self._slots:
+            if slot.process == number:
+                self._lose(slot)
+
+    def _renew(self, job: Job, slot: Slot) -> None:
+        """After an exception: a new environment object at first, a new process when that did not help."""
+        process = self._processes[slot.process]
+        self._lose(slot)
+        if process is None:
+            return
+        try:
+            if job.failures > 1:
+                raise WorkerLost("env_error", "raised again", "")
+            process.call("close", self._timeout, instance=slot.instance)
+        except (WorkerLost, RemoteError):
+            process.close(grace=0.0)
+            self._forget(slot.process)
+
+    def _lose(self, slot: Slot) -> None:
+        slot.held = None
+        if slot.owner is not None:
+            slot.owner.lost = self.spec is not None and not self.spec.deterministic
+            slot.owner.slot = slot.owner = None
+
+
+def _place(slot: Slot, track: Track | None) -> int:
+    place = slot.held.place_in(track.trail) if slot.held is not None and track is not None else None
+    return -1 if place is None else place
+
+
+def _check_same(result: StepResult, trail: Trail, index: int) -> None:
+    """A replay must give what the trail says. Raises EnvFailure when the environment is not deterministic after all."""
+    seen = trail.results[index]
+    if (result.observation, result.done, result.full_state) != (seen.observation, seen.done, seen.full_state):
+        action = f"after {trail.actions[index - 1]!r} ({index} of {len(trail.actions)})" if index else "at the reset"
+        raise EnvFailure(
+            "env_error",
+            f"task {trail.task_id!r}: replayed {action}, the environment answered otherwise than before, so it is not "
+            "deterministic as it declares",
+            f"before: {seen}\nnow: {result}",
+        )
