@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import AliasChoices, BaseModel, ConfigDict
 
 from agentcredit.envs.base import ExpertEpisode
 from agentcredit.episodes import Group
@@ -26,10 +26,38 @@ Advantages = list[list[np.ndarray]]
 """``advantages[g][e]`` is a float64 array [T]: one advantage per turn of episode e of group g."""
 
 
+Kind = Literal["estimator", "shaper", "auxiliary"]
+
+
 class Params(BaseModel):
     """Base of every method's parameters: each field has a sentence, unknown keys are errors, aliases are accepted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    @classmethod
+    def keys(cls) -> dict[str, str]:
+        """Every accepted key (field names and aliases, e.g. the paper's symbol) with its field's name."""
+        accepted: dict[str, str] = {}
+        for name, info in cls.model_fields.items():
+            accepted[name] = name
+            alias = info.validation_alias
+            choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
+            accepted.update({choice: name for choice in choices if isinstance(choice, str)})
+        return accepted
+
+    def changed(self) -> dict[str, Any]:
+        """The fields whose values differ from their defaults, in the order of the declaration."""
+        fields = type(self).model_fields
+        return {name: value for name, value in self if value != fields[name].get_default(call_default_factory=True)}
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Where a method comes from; ``arxiv`` is empty where no identifier is known."""
+
+    title: str
+    arxiv: str = ""
+    venue: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,32 +100,65 @@ class Assignment:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-class Estimator(Protocol):
-    """From outcomes to one advantage per turn."""
+class Method(Protocol):
+    """What every method class declares about itself; it is made by ``cls(params)``."""
 
     name: ClassVar[str]
-    params: Params
+    kind: ClassVar[Kind]
+    Params: ClassVar[type[Params]]
+    paper: ClassVar[Paper]
+    summary: ClassVar[str]
 
-    def advantages(self, groups: Sequence[Group], metrics: dict[str, float]) -> Advantages:
-        """Advantages of every turn; ``metrics`` receives what is worth logging."""
+    @property
+    def params(self) -> Params:
+        """The parameters it was made with."""
         ...
 
     def label(self) -> str:
-        """The estimator with every choice that makes two runs of this name differ, for run names and tables."""
+        """The method with every choice that makes two runs of this name differ, for run names and tables."""
         ...
 
 
-class Shaper(Protocol):
-    """From advantages to advantages. May carry state from step to step."""
+class Estimator(Method, Protocol):
+    """From outcomes to one advantage per turn."""
 
-    name: ClassVar[str]
-    params: Params
+    def advantages(self, groups: Sequence[Group], metrics: dict[str, float], penalty: float = 0.0) -> Advantages:
+        """Advantages of every turn; ``metrics`` receives what is worth logging.
+
+        ``penalty`` is subtracted from the score of every invalid turn *before* normalisation (methods.md §1.2,
+        ``before_norm``); it is 0 in the other modes.
+        """
+        ...
+
+    def normalise(self, scores_N: np.ndarray) -> np.ndarray:
+        """One group's scores (one per turn) to advantages on this estimator's own scale, float64 [N].
+
+        The composition uses it for the residual of invalid actions, so that both parts are in one unit.
+        """
+        ...
+
+
+class Shaper(Method, Protocol):
+    """From advantages to advantages."""
 
     def shape(
         self, groups: Sequence[Group], advantages: Advantages, tools: Tools, metrics: dict[str, float]
     ) -> Advantages:
-        """The shaped advantages, same shapes."""
+        """The shaped advantages, same shapes; the arrays given are not changed."""
         ...
+
+
+class Auxiliary(Method, Protocol):
+    """Cross-entropy weights and extra rows on top of the policy gradient."""
+
+    def extend(self, groups: Sequence[Group], assignment: Assignment, tools: Tools) -> Assignment:
+        """The assignment with this method's streams added."""
+        ...
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A method of any kind that remembers from step to step; checkpoints keep what it gives."""
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-serialisable state."""
@@ -105,15 +166,4 @@ class Shaper(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores what :meth:`state_dict` gave."""
-        ...
-
-
-class Auxiliary(Protocol):
-    """Cross-entropy weights and extra rows on top of the policy gradient."""
-
-    name: ClassVar[str]
-    params: Params
-
-    def extend(self, groups: Sequence[Group], assignment: Assignment, tools: Tools) -> Assignment:
-        """The assignment with this method's streams added."""
         ...

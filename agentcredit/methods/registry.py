@@ -1,0 +1,147 @@
+"""Methods by name: the built-in ones, those of other packages, and how a configuration becomes a composition.
+
+Other packages add methods through the entry-point group ``agentcredit.methods`` (name = ``module:Class``); a built-in
+name cannot be replaced.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from pydantic import ValidationError
+
+from agentcredit.config import MethodConfig
+from agentcredit.errors import MissingError, UsageError, nearest
+from agentcredit.methods.base import Method
+from agentcredit.methods.compose import Composition
+
+ENTRY_POINT_GROUP = "agentcredit.methods"
+DEFAULT_BASE = "grpo"
+
+_BUILT_IN = {
+    "gigpo": "agentcredit.methods.gigpo:Gigpo",
+    "grpo": "agentcredit.methods.grpo:Grpo",
+    "proas": "agentcredit.methods.proas:Proas",
+    "rloo": "agentcredit.methods.rloo:Rloo",
+}
+
+
+def names() -> list[str]:
+    """Names of all methods, sorted."""
+    return sorted({*_BUILT_IN, *_plugins()})
+
+
+def get(name: str) -> type[Method]:
+    """The class of a method.
+
+    Raises:
+        UsageError: no method has this name.
+        MissingError: a plug-in's module cannot be imported, or what it holds is not a method.
+    """
+    if name in _BUILT_IN:
+        module, _, attribute = _BUILT_IN[name].partition(":")
+        return getattr(importlib.import_module(module), attribute)
+    plugins = _plugins()
+    if name not in plugins:
+        raise UsageError(f"Unknown method '{name}'.{nearest(name, names())}")
+    return _load(plugins[name])
+
+
+def build(config: MethodConfig) -> Composition:
+    """The composition that a configuration names: ``grpo``, ``proas`` (on ``base``), ``cope+proas``.
+
+    A parameter goes to every method of the composition that has it. Shapers and auxiliaries act in the order given.
+
+    Raises:
+        UsageError: an unknown method or parameter, a bad value, two estimators, or a method named twice.
+    """
+    classes = _classes(config)
+    values = _route(config.params, classes)
+    made: list[Any] = [_make(cls, values[cls.name]) for cls in classes]
+    by_kind = {kind: [m for m in made if m.kind == kind] for kind in ("estimator", "shaper", "auxiliary")}
+    return Composition(
+        estimator=by_kind["estimator"][0],
+        shapers=tuple(by_kind["shaper"]),
+        auxiliaries=tuple(by_kind["auxiliary"]),
+        invalid_penalty=config.invalid_penalty,
+        invalid_mode=config.invalid_mode,
+    )
+
+
+def _classes(config: MethodConfig) -> list[type[Method]]:
+    """The methods of a configuration, the estimator first."""
+    parts = [part.strip() for part in config.name.split("+")]
+    if "" in parts:
+        raise UsageError(f"Method '{config.name}' has an empty part: write names joined by +, e.g. cope+proas.")
+    for part in parts:
+        if parts.count(part) > 1:
+            raise UsageError(f"Method '{config.name}' names '{part}' twice.")
+    classes = [get(part) for part in parts]
+    estimators = [cls for cls in classes if cls.kind == "estimator"]
+    if len(estimators) > 1:
+        both = " and ".join(cls.name for cls in estimators)
+        raise UsageError(f"Method '{config.name}' has several group estimators ({both}): keep one of them.")
+    if not estimators:
+        base = get(config.base or DEFAULT_BASE)
+        if base.kind != "estimator":
+            known = ", ".join(name for name in names() if get(name).kind == "estimator")
+            raise UsageError(f"Base '{config.base}' is not a group estimator. Known: {known}.")
+        estimators = [base]
+    elif config.base and config.base != estimators[0].name:
+        raise UsageError(
+            f"Method '{config.name}' already has the group estimator '{estimators[0].name}': "
+            f"leave out the base '{config.base}'."
+        )
+    return estimators + [cls for cls in classes if cls.kind != "estimator"]
+
+
+def _route(params: Mapping[str, Any], classes: Sequence[type[Method]]) -> dict[str, dict[str, Any]]:
+    """Each method's own parameters, by field name."""
+    accepted = {cls.name: cls.Params.keys() for cls in classes}
+    values: dict[str, dict[str, Any]] = {cls.name: {} for cls in classes}
+    for key, value in params.items():
+        owners = [name for name, keys in accepted.items() if key in keys]
+        if not owners:
+            known = {known for keys in accepted.values() for known in keys}
+            raise UsageError(f"Unknown parameter '{key}' of method {'+'.join(accepted)}.{nearest(key, known)}")
+        for name in owners:
+            field = accepted[name][key]
+            if field in values[name]:
+                raise UsageError(f"Parameter '{field}' of method {name} is given twice (also as '{key}').")
+            values[name][field] = value
+    return values
+
+
+def _make(cls: type[Method], values: Mapping[str, Any]) -> Method:
+    try:
+        params = cls.Params.model_validate(dict(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        what = f"parameter '{where}' is {first['input']!r}" if where else "parameters"
+        reason = first["msg"].removeprefix("Value error, ")
+        raise UsageError(f"Method {cls.name}: {what}: {reason} (method.params in the configuration).") from error
+    factory: Any = cls
+    return factory(params)
+
+
+def _plugins() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name not in _BUILT_IN}
+
+
+def _load(point: EntryPoint) -> type[Method]:
+    try:
+        cls = point.load()
+    except (ImportError, AttributeError) as error:
+        raise MissingError(
+            f"Method '{point.name}' is announced by an installed package as {point.value}, which cannot be loaded: {error}."
+        ) from error
+    lacking = [attribute for attribute in ("name", "kind", "Params", "paper", "summary") if not hasattr(cls, attribute)]
+    if lacking:
+        raise MissingError(
+            f"Method '{point.name}' ({point.value}) lacks {', '.join(lacking)}: see docs on adding a method."
+        )
+    return cls
