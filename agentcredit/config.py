@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 class Section(BaseModel):
     """Base of every section: unknown keys are errors, values do not change after validation."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class EnvConfig(Section):
@@ -74,6 +74,10 @@ class PolicyConfig(Section):
     device: str = Field(default="auto", description="`cpu`, `cuda`, or `auto`.")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto", description="Weights' type; auto: float32 on a CPU, bfloat16 on a GPU."
+    )
+    prompt: Literal["auto", "full", "terse"] = Field(
+        default="auto",
+        description="Full: role, action grammar and answer format; terse: goal and observations only. Auto: terse for `tiny`, which learns the format from its warm start.",
     )
     threads: int = Field(
         default=1, ge=1, description="Torch threads; more than one collapses for small models on busy cores."
@@ -216,8 +220,11 @@ class RunConfig(Section):
 
         Left out: where things are kept, how many processes serve them, and how often the run reports and saves.
         """
-        values = self.model_dump(mode="json", exclude=_NOT_IN_FINGERPRINT)
-        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
+        return hashlib.sha256(json.dumps(self.compared(), sort_keys=True).encode()).hexdigest()[:8]
+
+    def compared(self) -> dict[str, Any]:
+        """The values that the fingerprint is made of, as JSON values."""
+        return self.model_dump(mode="json", exclude=_NOT_IN_FINGERPRINT)
 
 
 _NOT_IN_FINGERPRINT: Any = {
