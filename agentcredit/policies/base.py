@@ -13,6 +13,8 @@ from typing import Protocol
 
 import numpy as np
 
+from agentcredit.envs.base import StepResult
+
 
 @dataclass(frozen=True)
 class Request:
@@ -76,12 +78,10 @@ class Policy(Protocol):
 
 
 class TextPolicy(Protocol):
-    """Policies without tokens (``random``, ``expert``): from what is seen to an action's text."""
+    """Policies without tokens: ``random``, ``expert``, ``replay``."""
 
     name: str
 
-    def act(
-        self, task_id: str, observation: str, admissible: Sequence[str] | None, noise_key: tuple[str | int, ...]
-    ) -> tuple[str, str]:
-        """A (thought, action) pair."""
+    def act(self, task_id: str, turn: int, seen: StepResult, noise_key: tuple[str | int, ...]) -> tuple[str, str]:
+        """The (thought, action) for turn ``turn`` (from 0) of the task, having seen ``seen``."""
         ...

@@ -51,7 +51,7 @@ def load(policy: PolicyConfig, source: str | Path) -> tuple[Any, Any]:
             f"Model '{source}' could not be loaded ({reason}); give --model a folder with config.json, weights and "
             "tokenizer, or a hub id that this machine can reach or has cached."
         ) from error
-    model.to(torch.device(device))
+    model.to(torch.device(device))  # pyright: ignore[reportArgumentType]  # transformers wraps nn.Module.to
     return model.eval(), tokenizer
 
 

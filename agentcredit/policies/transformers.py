@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agentcredit.policies.actions import ACTION_OPEN, ActionTries, TrieNode
+from agentcredit.policies.actions import ACTION_OPEN, THINK_CLOSE, ActionTries, TrieNode
 from agentcredit.policies.base import Request, Response
 from agentcredit.policies.dialogue import Template
 from agentcredit.policies.noise import uniforms
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _COMPACT_ROWS_BELOW = 0.75  # rebuild the cache when fewer of its rows are still live
 _COMPACT_COLUMNS_ABOVE = 1.25  # ... or when it is this much wider than its longest row
-_TAIL_TOKENS = 12  # tokens decoded to see whether the response has just opened an action
+_TAIL_TOKENS = 12  # tokens decoded to see whether the response has just closed its thought
 
 
 class TransformersPolicy:
@@ -38,9 +38,9 @@ class TransformersPolicy:
         self.tries = ActionTries(template.encode, template.end_id)
         self._queue: list[Request] = []
         self._cohorts: dict[str, _Cohort] = {}
-        open_ids = template.encode(ACTION_OPEN)
-        # One id for the tag (the tiny model's tokenizer) makes the test for an opened action a comparison.
-        self._open_id = open_ids[0] if len(open_ids) == 1 else None
+        close_ids = template.encode(THINK_CLOSE)
+        # One id for the tag (the tiny model's tokenizer) makes the test for a closed thought a comparison.
+        self.close_id = close_ids[0] if len(close_ids) == 1 else None
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queues requests."""
@@ -110,29 +110,30 @@ class TransformersPolicy:
     def _generate(self, cohort: _Cohort, requests: Sequence[Request]) -> dict[str, Response]:
         cohort.compact()
         rows = [cohort.row_of[request.session] for request in requests]
-        fed = dict(zip(rows, (cohort.new_ids(request) for request in requests), strict=True))
-        logits = self._head(cohort.feed(self.model, fed, self.template.pad_id)[rows])
         writers = [_Writer(request, self) for request in requests]
-        while True:
-            active = [k for k, writer in enumerate(writers) if not writer.done]
-            if not active:
-                break
+        given = {
+            k: cohort.new_ids(request) + writer.unfed()
+            for k, (request, writer) in enumerate(zip(requests, writers, strict=True))
+        }
+        active = list(range(len(writers)))
+        while active:
+            fed = {rows[k]: given[k] for k in active}
+            logits = self._head(cohort.feed(self.model, fed, self.template.pad_id)[[rows[k] for k in active]])
             ids, logprobs = draw(
-                logits[active],
+                logits,
                 [writers[k].allowed() for k in active],
                 np.array([writers[k].noise[len(writers[k].ids)] for k in active]),
                 np.array([writers[k].request.temperature for k in active], dtype=np.float64),
             )
             for k, token, logprob in zip(active, ids.tolist(), logprobs, strict=True):
                 writers[k].take(token, logprob)
-            going = {rows[k]: [writers[k].ids[-1]] for k in active if not writers[k].done}
-            if going:
-                logits = self._head(cohort.feed(self.model, going, self.template.pad_id)[rows])
+            active = [k for k in active if not writers[k].done]
+            given = {k: writers[k].unfed() for k in active}
         return {writer.request.session: writer.response() for writer in writers}
 
 
 class _Writer:
-    """One response being written: its tokens so far, and where it stands in the trie of admissible actions."""
+    """One response being written: its tokens so far, and where it stands in the form of a restricted response."""
 
     def __init__(self, request: Request, policy: TransformersPolicy) -> None:
         self.request = request
@@ -141,25 +142,29 @@ class _Writer:
         self.ids: list[int] = []
         self.logprobs: list[float] = []
         self.choices: list[tuple[int, ...] | None] = []
-        self.node: TrieNode | None = None
+        self.node: TrieNode | None = policy.tries.opening() if request.actions else None
+        self.fed = 0  # how many of the ids the model has seen
         self.finished = False
-        self.done = False
+        self._follow()
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more is to be sampled."""
+        return self.finished or len(self.ids) >= self.request.max_new_tokens
 
     def allowed(self) -> tuple[int, ...] | None:
         """Ids that may come next, or None for all."""
         return self.node.allowed if self.node is not None else None
 
     def take(self, token: int, logprob: float) -> None:
-        """Appends the sampled token."""
-        self.choices.append(self.allowed())
-        self.ids.append(token)
-        self.logprobs.append(logprob)
-        if self.node is not None:
-            self.node = self.node.children[token]
-        elif self.request.actions and self._opens_action(token):
-            self.node = self.policy.tries.root(self.request.actions)
-        self.finished = token in self.policy.template.end_ids
-        self.done = self.finished or len(self.ids) >= self.request.max_new_tokens
+        """Appends the sampled token, and what follows from it without a choice."""
+        self._append(token, logprob)
+        self._follow()
+
+    def unfed(self) -> list[int]:
+        """The tokens that the model has not seen yet; they count as seen from now on."""
+        ids, self.fed = self.ids[self.fed :], len(self.ids)
+        return ids
 
     def response(self) -> Response:
         """What was sampled."""
@@ -172,10 +177,34 @@ class _Writer:
             allowed=tuple(self.choices) if restricted else None,
         )
 
-    def _opens_action(self, token: int) -> bool:
-        if self.policy._open_id is not None:
-            return token == self.policy._open_id
-        return self.policy.template.decode(self.ids[-_TAIL_TOKENS:]).endswith(ACTION_OPEN)
+    def _follow(self) -> None:
+        # A token without an alternative has probability one: no need to ask the model for it.
+        while not self.done and self.node is not None and len(self.node.allowed) == 1:
+            self._append(self.node.allowed[0], 0.0)
+
+    def _append(self, token: int, logprob: float) -> None:
+        self.choices.append(self.allowed())
+        self.ids.append(token)
+        self.logprobs.append(logprob)
+        self.finished = token in self.policy.template.end_ids
+        if self.node is not None:
+            child = self.node.children[token]
+            self.node = child if child.allowed else None
+        if self.node is None and self.request.actions and not self.finished:
+            self.node = self._action_trie(self.request.actions)
+
+    def _action_trie(self, actions: tuple[str, ...]) -> TrieNode | None:
+        """The trie to enter here, while the thought is being written: once it is closed, or has to be."""
+        tries = self.policy.tries
+        if self._closes_thought():
+            return tries.actions(actions, ACTION_OPEN)
+        forced = tries.actions(actions, THINK_CLOSE + ACTION_OPEN)
+        return forced if len(self.ids) + forced.depth >= self.request.max_new_tokens else None
+
+    def _closes_thought(self) -> bool:
+        if self.policy.close_id is not None:
+            return self.ids[-1] == self.policy.close_id
+        return self.policy.template.decode(self.ids[-_TAIL_TOKENS:]).endswith(THINK_CLOSE)
 
 
 class _Cohort:
