@@ -1,0 +1,159 @@
+"""ALFWorld: household tasks in text, on the package's own engine.
+
+``make(options)`` gives one live episode slot; a worker process may hold many. Options:
+
+    size        ``small`` (7 receptacles, the CPU default) or ``full`` (the room as it is)
+    official    use the official games instead of generated ones
+    data        folder of the official games; empty: the variable ``ALFWORLD_DATA``
+    home        folder for what is kept between runs (translations, task lists, expert episodes)
+    accept_put  read ``put X in/on Y``, the command before alfworld 0.4, as the ``move X to Y`` of today; default yes
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agentcredit.envs.alfworld_engine import NOTHING_HAPPENS, engine_class
+from agentcredit.envs.alfworld_expert import expert_steps
+from agentcredit.envs.alfworld_games import Game, Games
+from agentcredit.envs.alfworld_generated import GeneratedGames
+from agentcredit.envs.alfworld_package import TASK_TYPES, package
+from agentcredit.envs.alfworld_state import StateReader
+from agentcredit.envs.base import EnvSpec, ExpertEpisode, ExpertStep, StepResult, TaskInfo
+
+INSTRUCTIONS = """You are in a room of a house and act in it by short commands, one at a time, until the task is done.
+Commands: go to (place); open (place); close (place); take (object) from (place); move (object) to (place);
+clean (object) with (sinkbasin); heat (object) with (microwave); cool (object) with (fridge); use (lamp);
+slice (object) with (knife); examine (thing); look; inventory.
+Things have a number, as in "countertop 1". You can hold one object. What lies behind a closed door is seen once it is open."""
+
+_PUT = re.compile(r"put (.+?) (?:in/on|in|on|into|onto) (.+)")
+_MOVE = re.compile(r"move (.+?) to (.+)")
+
+
+def make(options: Mapping[str, Any]) -> Alfworld:
+    """One episode slot. Raises ValueError for an unknown option or size."""
+    known = {"size", "official", "data", "home", "accept_put"}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise ValueError(f"alfworld has no option {unknown[0]!r}; known: {', '.join(sorted(known))}")
+    home = Path(options.get("home") or Path(tempfile.gettempdir()) / "agentcredit")
+    return Alfworld(_games(options, home), home, bool(options.get("accept_put", True)))
+
+
+def _games(options: Mapping[str, Any], home: Path) -> Games:
+    return GeneratedGames(options.get("size") or "small", home)
+
+
+class Alfworld:
+    """One live episode slot (:class:`agentcredit.envs.base.Environment`)."""
+
+    def __init__(self, games: Games, home: Path, accept_put: bool = True) -> None:
+        self._games = games
+        self._home = home
+        self._accept_put = accept_put
+        self._engine: Any = None
+        self._loaded: Game | None = None
+        self._admissible: list[str] = []
+        self._success = False
+
+    def spec(self) -> EnvSpec:
+        """What the environment is."""
+        return EnvSpec(
+            name="alfworld",
+            version=self._games.version,
+            package=f"alfworld {package().version}",
+            deterministic=True,
+            markov=True,
+            default_max_turns=self._games.default_max_turns,
+            default_layout="dialogue",
+            instructions=INSTRUCTIONS,
+            success_rule="the simulator's goal condition holds (won)",
+            splits=dict(self._games.counts),
+            data_source=self._games.data_source,
+            official=self._games.official,
+            instances_per_process=32,
+            task_types=TASK_TYPES,
+        )
+
+    def tasks(self, split: str) -> list[TaskInfo]:
+        """All tasks of a split, sorted by id. Raises KeyError for an unknown split."""
+        return self._games.tasks(split)
+
+    def reset(self, task_id: str, seed: int = 0) -> StepResult:
+        """Starts the task from its initial state; games are deterministic, the seed changes nothing.
+
+        Raises:
+            KeyError: an unknown task.
+        """
+        if self._loaded is None or self._loaded.id != task_id:
+            game = self._games.game(task_id)
+            if self._engine is None:
+                self._engine = engine_class(self._home / "cache" / "alfworld" / "translations")()
+            self._engine.load(game)
+            self._loaded = game
+        state = self._engine.reset()
+        self._reader = StateReader(self._loaded, self._engine.facts(), self._engine.name)
+        room = state.feedback.split("Your task is to:")[0].split("-= Welcome to TextWorld, ALFRED! =-")[-1]
+        return self._result(room, state, valid=True, reward=0.0)
+
+    def step(self, action: str) -> StepResult:
+        """Plays one command. An inadmissible one answers ``Nothing happens.`` and changes nothing."""
+        command = self._normal(action)
+        known = self._success
+        state, _, _ = self._engine.step(command)
+        reward = float(bool(state["won"]) and not known)
+        return self._result(state.feedback, state, valid=state.feedback != NOTHING_HAPPENS, reward=reward)
+
+    def expert(self, task_id: str) -> ExpertEpisode | None:
+        """The searching expert's episode, or None where it does not win."""
+        game = self._games.game(task_id)
+        results = [self.reset(task_id)]
+        steps: list[ExpertStep] = []
+        plan = expert_steps(game, results[0].observation)
+        try:
+            step = next(plan)
+            while not results[-1].done and len(steps) < self._games.default_max_turns:
+                steps.append(step)
+                results.append(self.step(step.action))
+                step = plan.send(results[-1].observation)
+        except StopIteration:
+            pass
+        return ExpertEpisode(task_id, steps, results) if results[-1].success else None
+
+    def close(self) -> None:
+        """Lets the engine go."""
+        self._engine = self._loaded = None
+
+    def _normal(self, action: str) -> str:
+        """The command in the words of the game's grammar: today's ``move .. to``, or the older ``put .. in/on``."""
+        command = " ".join(action.lower().split())
+        if not self._accept_put or command in self._admissible:
+            return command
+        if found := _PUT.fullmatch(command):
+            return f"move {found[1]} to {found[2]}"
+        if found := _MOVE.fullmatch(command):
+            return f"put {found[1]} in/on {found[2]}"
+        return command
+
+    def _result(self, text: str, state: Any, valid: bool, reward: float) -> StepResult:
+        observation = text.strip()
+        self._success = bool(state["won"])
+        self._admissible = [command for command in state["admissible_commands"] if command != "help"]
+        self._reader.update(observation, self._engine.facts())
+        return StepResult(
+            observation=observation,
+            reward=reward,
+            done=self._success,
+            score=float(self._success),
+            success=self._success,
+            valid=valid,
+            admissible=list(self._admissible),
+            state_key=self._reader.state_key(),
+            lifted_key=self._reader.lifted_key(),
+            full_state=self._reader.full_state(),
+        )

@@ -1,0 +1,141 @@
+"""An expert that searches: it knows the task and what it has seen, no more than the agent does.
+
+It is a coroutine: it yields a step (thought and command) and is sent the observation that the step led to, so the real
+engine and the generator's model of a room (:mod:`agentcredit.envs.alfworld_model`) drive the same code. Cheap and
+likely places come first, always in the same order, which also makes its episodes easy to imitate.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+
+from agentcredit.envs.alfworld_games import Game
+from agentcredit.envs.alfworld_package import package
+from agentcredit.envs.base import ExpertStep
+
+EXPERT_VERSION = 1
+"""Part of the key under which expert episodes are kept; raised when the expert acts differently."""
+
+_ITEM = re.compile(r"\ban? ([a-z]+ \d+)")
+
+Steps = Generator[ExpertStep, str, None]
+Found = Generator[ExpertStep, str, "str | None"]
+
+
+def expert_steps(game: Game, observation: str) -> Steps:
+    """The expert's steps from the initial observation on; ends when the task is done or nowhere is left to look."""
+    return _Searcher(game, observation).solve()
+
+
+def _natural(name: str) -> tuple[str, int]:
+    kind, number = name.split()
+    return kind, int(number)
+
+
+class _Searcher:
+    """Memory of one episode: which places there are, what lies where, and where the expert stands."""
+
+    def __init__(self, game: Game, observation: str) -> None:
+        self.game = game
+        self.places = sorted(_ITEM.findall(observation), key=_natural)
+        self.contents: dict[str, list[str]] = {}
+        self.at = ""
+        self.destination = self.first_of(game.destination) if game.destination else ""
+
+    def solve(self) -> Steps:
+        for _ in range(self.game.needed):
+            item = yield from self.fetch(self.game.target)
+            if item is None:
+                return
+            if self.game.tool:
+                yield from self.treat(item, *self.game.tool)
+            if self.game.lamp:
+                yield from self.light()
+            else:
+                yield from self.put(item)
+
+    def fetch(self, kind: str) -> Found:
+        """Find an object of a type and take it."""
+        place = yield from self.find(kind)
+        if place is None:
+            return None
+        item = self.wanted(place, kind)[0]
+        yield ExpertStep(f"take {kind}", f"take {item} from {place}")
+        self.contents[place].remove(item)
+        return item
+
+    def find(self, kind: str) -> Found:
+        """Go to where an object of a type is: a place that is known to hold one, else through the likely places."""
+        thought = f"find {kind}"
+        known = [place for place in self.contents if self.wanted(place, kind)]
+        for place in known[:1] or self.unvisited(kind):
+            yield from self.visit(place, thought)
+            if self.wanted(place, kind):
+                return place
+        return None
+
+    def wanted(self, place: str, kind: str) -> list[str]:
+        """Objects of a type that were seen at a place; of two that belong there, one that lies there already stays."""
+        if self.game.needed == 2 and place == self.destination:
+            return []
+        return [item for item in self.contents[place] if item.split()[0] == kind]
+
+    def unvisited(self, kind: str) -> list[str]:
+        """Places not yet looked into: first those that can hold the type, and of these the ones without a door."""
+        constants = package().constants
+        holders = {
+            place.lower()
+            for place, kinds in constants.VAL_RECEPTACLE_OBJECTS.items()
+            if kind in {name.lower() for name in kinds}
+        }
+        doors = {name.lower() for name in constants.OPENABLE_CLASS_SET}
+
+        def rank(place: str) -> tuple[bool, bool, tuple[str, int]]:
+            type_ = place.split()[0]
+            return type_ not in holders, type_ in doors, _natural(place)
+
+        return sorted((place for place in self.places if place not in self.contents), key=rank)
+
+    def visit(self, place: str, thought: str) -> Steps:
+        """Stand at a place and see what it holds; a door is opened."""
+        if self.at != place:
+            observation = yield ExpertStep(thought, f"go to {place}")
+            self.at = place
+        elif place not in self.contents:  # one stands there to use it as a tool, and never looked
+            observation = yield ExpertStep(thought, f"examine {place}")
+        else:
+            return
+        if f"{place} is closed" in observation:
+            observation = yield ExpertStep(thought, f"open {place}")
+        # Cut at "you see", or the place itself would be read as one of its items.
+        self.contents[place] = _ITEM.findall(observation.partition("you see")[2])
+
+    def treat(self, item: str, verb: str, tool: str) -> Steps:
+        """Clean, heat or cool what is held; the tool's door may stay closed."""
+        thought = f"{verb} {self.game.target}"
+        place = self.first_of(tool)
+        if self.at != place:
+            yield ExpertStep(thought, f"go to {place}")
+            self.at = place
+        yield ExpertStep(thought, f"{verb} {item} with {place}")
+
+    def light(self) -> Steps:
+        """With the object in hand, find the lamp and switch it on."""
+        place = yield from self.find(self.game.lamp)
+        if place is not None:
+            yield ExpertStep(f"use {self.game.lamp}", f"use {self.wanted(place, self.game.lamp)[0]}")
+
+    def put(self, item: str) -> Steps:
+        """Bring what is held to the task's place; two objects go to the same one."""
+        thought = f"put {self.game.target} in {self.game.destination}"
+        yield from self.visit(self.destination, thought)
+        yield ExpertStep(thought, f"move {item} to {self.destination}")
+        self.contents[self.destination].append(item)
+
+    def first_of(self, kind: str) -> str:
+        """The first place of a type. Raises LookupError when the room has none."""
+        for place in self.places:
+            if place.split()[0] == kind:
+                return place
+        raise LookupError(f"the room of {self.game.id} has no {kind}")
