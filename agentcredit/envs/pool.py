@@ -66,6 +66,11 @@ class Job:
     future: Future[Any] = field(default_factory=Future)
     failures: int = 0
 
+    def asked_for_unknown(self, error: Exception) -> bool:
+        """Whether the environment says that there is no such task or split; asking again does not help."""
+        about = isinstance(error, RemoteError) and error.type_name == "KeyError" and self.names
+        return bool(about) and self.names in str(error)
+
 
 class Pool:
     """Worker processes of one environment.
@@ -197,29 +202,29 @@ class Pool:
             process.close()
 
     def _run(self, job: Job, slot: Slot) -> None:
-        failure: WorkerLost | RemoteError | EnvFailure | None = None
-        result = None
+        result, failure = None, None
         try:
             process = self._processes[slot.process] or self._begin(slot.process)
             result = job.work(process, slot)
-        except (WorkerLost, RemoteError, EnvFailure) as error:
+        except Exception as error:  # whatever it is, the thread goes on and the caller hears of it
             failure = error
+            self._contain(job, slot, error)
         with self._change:
             slot.busy = False
             slot.used = next(self._clock)
-            if failure is not None:
-                failure = self._after_failure(job, slot, failure)
-            if failure is None and job in self._queue:
-                self._change.notify_all()
-                return  # it is tried again
-            if job.track is not None:
+            again = failure is not None and self._worth_retrying(job, failure)
+            if again:
+                self._queue.appendleft(job)
+            elif job.track is not None:
                 job.track.calls -= 1
                 self._give_back(job.track)
             self._change.notify_all()
-        if failure is not None:
-            job.future.set_exception(failure)
-        else:
+        if again:
+            return
+        if failure is None:
             job.future.set_result(result)
+        else:
+            job.future.set_exception(self._final(job, failure))
 
     def _begin(self, number: int) -> WorkerProcess:
         process = WorkerProcess(self._command, number, self._log_path)
@@ -268,10 +273,13 @@ class Pool:
         return job, slot
 
     def _free_slot(self, number: int, track: Track | None) -> Slot | None:
-        """A slot of this process without an owner, the furthest on the track's way; else one to take over."""
+        """A slot of this process without an owner, the furthest on the track's way; else one to take over.
+
+        An environment object that is there already is used before another is made.
+        """
         free = [slot for slot in self._slots if slot.process == number and slot.owner is None]
         if free:
-            return max(free, key=lambda slot: (_place(slot, track), slot.held is None, -slot.used))
+            return max(free, key=lambda slot: (_place(slot, track), slot.used > 0, -slot.used))
         if self.spec is None or not self.spec.deterministic or any(slot.owner is None for slot in self._slots):
             return None
         wanted = {id(job.track) for job in self._queue}
@@ -289,21 +297,23 @@ class Pool:
         if track.lost:
             raise EnvFailure("env_error", f"task {track.trail.task_id!r}: the worker that played it was lost")
         if action is None:
-            self.counts["resets_simulated"] += 1
-            return self._reset(process, slot, track.trail)
+            result = self._reset(process, slot, track.trail)
+            self._count("resets_simulated")
+            return result
         self._bring(process, slot, track.trail)
-        self.counts["steps_simulated"] += 1
-        return self._step(process, slot, action)
+        result = self._step(process, slot, action)
+        self._count("steps_simulated")
+        return result
 
     def _bring(self, process: WorkerProcess, slot: Slot, trail: Trail) -> None:
         """Puts the slot where the trail ends."""
         place = slot.held.place_in(trail) if slot.held else None
         if place is None:
-            self.counts["resets_replayed"] += 1
+            self._count("resets_replayed")
             _check_same(self._reset(process, slot, trail), trail, 0)
             place = 0
         for index in range(place, len(trail.actions)):
-            self.counts["steps_replayed"] += 1
+            self._count("steps_replayed")
             _check_same(self._step(process, slot, trail.actions[index]), trail, index + 1)
 
     def _reset(self, process: WorkerProcess, slot: Slot, trail: Trail) -> StepResult:
@@ -322,63 +332,77 @@ class Pool:
         slot.held = held
         return result
 
-    def _after_failure(
-        self, job: Job, slot: Slot, failure: WorkerLost | RemoteError | EnvFailure
-    ) -> EnvFailure | RemoteError | None:
-        """Queues the call again and returns None, or returns what its future raises. The lock is held."""
-        if isinstance(failure, EnvFailure):
-            self.counts["failures"] += 1
-            return failure
+    def _contain(self, job: Job, slot: Slot, error: Exception) -> None:
+        """Drops what a failure has made unsure: the worker, or only the environment object that raised."""
+        if isinstance(error, EnvFailure) or job.asked_for_unknown(error):
+            return
         job.failures += 1
-        if isinstance(failure, WorkerLost):
-            self.counts["timeouts" if failure.kind == "env_timeout" else "deaths"] += 1
+        log.warning("%s%s", error, f"; see {self._log_path}" if self._log_path else "")
+        if isinstance(error, WorkerLost):
+            self._count("timeouts" if error.kind == "env_timeout" else "deaths")
             self._forget(slot.process)
-        else:
-            self.counts["exceptions"] += 1
-            if failure.type_name == "KeyError" and job.names and job.names in failure.message:
-                return failure  # there is no such task or split: asking again does not help
-            self._renew(job, slot)
-        kind = failure.kind if isinstance(failure, WorkerLost) else "env_error"
-        log.warning("%s; see its stderr%s", failure, f" in {self._log_path}" if self._log_path else "")
+        elif isinstance(error, RemoteError) and job.failures == 1:
+            self._count("exceptions")
+            self._renew(slot)
+        else:  # a new environment object did not help, or the answer made no sense
+            self._count("exceptions")
+            self._forget(slot.process)
+
+    def _worth_retrying(self, job: Job, error: Exception) -> bool:
+        if isinstance(error, EnvFailure) or job.asked_for_unknown(error) or self._closing:
+            return False
+        return job.failures <= self._retries and not (job.track is not None and job.track.lost)
+
+    def _final(self, job: Job, error: Exception) -> Exception:
+        """What the caller gets: EnvFailure, or the RemoteError that says that there is no such task or split."""
+        if job.asked_for_unknown(error):
+            return error
+        self._count("failures")
+        if isinstance(error, EnvFailure):
+            return error
+        detail = error.detail if isinstance(error, (WorkerLost, RemoteError)) else ""
+        kind = error.kind if isinstance(error, WorkerLost) else "env_error"
         if self._closing:
-            return EnvFailure("env_error", "the pool was closed during the call", failure.detail)
-        if job.failures <= self._retries and not (job.track is not None and job.track.lost):
-            self._queue.appendleft(job)
-            return None
-        self.counts["failures"] += 1
+            return EnvFailure(kind, "the pool was closed during the call", detail)
+        tried = f" (tried {job.failures} times)" if job.failures > 1 else ""
         where = f"; its whole stderr is in {self._log_path}" if self._log_path else ""
-        tail = f":\n{failure.detail.strip()}" if failure.detail.strip() else ""
-        return EnvFailure(kind, f"{failure} (tried {job.failures} times){where}{tail}", failure.detail)
+        return EnvFailure(kind, f"{error}{tried}{where}:\n{detail.strip()}".rstrip("\n:"), detail)
 
     def _forget(self, number: int) -> None:
-        """A process is gone, and with it what its slots held."""
-        process, self._processes[number] = self._processes[number], None
-        if process is None:
-            return
-        self.counts["restarts"] += 1
-        for slot in self._slots:
-            if slot.process == number:
-                self._lose(slot)
+        """Ends a process, and with it what its slots held. Its next call starts a new one."""
+        process = self._processes[number]
+        if process is not None:
+            process.close(grace=0.0)
+            self._count("restarts")
+        with self._change:
+            self._processes[number] = None
+            for slot in self._slots:
+                if slot.process == number:
+                    self._lose(slot)
 
-    def _renew(self, job: Job, slot: Slot) -> None:
-        """After an exception: a new environment object at first, a new process when that did not help."""
+    def _renew(self, slot: Slot) -> None:
+        """A new environment object in a worker that is otherwise well."""
         process = self._processes[slot.process]
-        self._lose(slot)
         if process is None:
             return
         try:
-            if job.failures > 1:
-                raise WorkerLost("env_error", "raised again", "")
             process.call("close", self._timeout, instance=slot.instance)
         except (WorkerLost, RemoteError):
-            process.close(grace=0.0)
             self._forget(slot.process)
+        else:
+            with self._change:
+                self._lose(slot)
 
     def _lose(self, slot: Slot) -> None:
         slot.held = None
         if slot.owner is not None:
-            slot.owner.lost = self.spec is not None and not self.spec.deterministic
+            replayable = self.spec is None or self.spec.deterministic or not slot.owner.trail.results
+            slot.owner.lost = not replayable
             slot.owner.slot = slot.owner = None
+
+    def _count(self, name: str) -> None:
+        with self._change:
+            self.counts[name] += 1
 
 
 def _place(slot: Slot, track: Track | None) -> int:

@@ -6,6 +6,7 @@ a call that is under way.
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import signal
@@ -13,12 +14,14 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from agentcredit.envs import wire
+
+log = logging.getLogger(__name__)
 
 PACKAGE = Path(__file__).resolve().parent.parent
 KEPT_LINES = 60
@@ -71,10 +74,14 @@ class WorkerProcess:
     def __init__(self, command: WorkerCommand, number: int, log_path: Path | None) -> None:
         self.label = f"{command.name}-{number}"
         self._command = command
-        self._log_path = log_path
         self._last_id = 0
         self._buffer = bytearray()
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._ended = False
+        self._log: IO[bytes] | None = None
+        if log_path is not None:
+            log_path.parent.mkdir(parents=True, exist_ok=True)
+            self._log = log_path.open("ab", buffering=0)  # appended line by line: several workers share the file
         self._process = subprocess.Popen(
             # -P and -s: neither the current folder nor the user's packages reach the environment's interpreter.
             [command.python, "-P", "-s", "-c", wire.BOOTSTRAP, str(PACKAGE)],
@@ -137,8 +144,10 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Ends the worker and every process of its group now. Safe to call twice and from any thread."""
+        if self._ended:
+            return
         try:
-            # Its guard lives in the group as long as the program does, so the number cannot mean another group.
+            # Until it is ended here its guard lives in the group, so the number cannot mean another group.
             os.killpg(self.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             self._process.kill()
@@ -154,6 +163,7 @@ class WorkerProcess:
         except (OSError, subprocess.TimeoutExpired):
             pass
         self.kill()
+        self._ended = True
         self._process.wait()
         self._reader.join(1.0)
         stdout.close()
@@ -203,22 +213,25 @@ class WorkerProcess:
         return WorkerLost(kind, f"worker {self.label} {what}", self.stderr_tail())
 
     def _keep_stderr(self) -> None:
-        stream: IO[bytes] | None = self._process.stderr
+        stream = self._process.stderr
         assert stream is not None
-        log = None
-        if self._log_path is not None:
-            self._log_path.parent.mkdir(parents=True, exist_ok=True)
-            log = self._log_path.open("ab", buffering=0)  # appended line by line: several workers share the file
         with stream:
             for line in _lines(stream):
-                self._lines.append(line.decode("utf-8", "replace").rstrip("\n"))
-                if log is not None:
-                    log.write(f"[{self.label}] ".encode() + line.rstrip(b"\n") + b"\n")
-        if log is not None:
-            log.close()
+                self._lines.append(line.decode("utf-8", "replace"))
+                self._append(f"[{self.label}] ".encode() + line + b"\n")
+        if self._log is not None:
+            self._log.close()
+
+    def _append(self, line: bytes) -> None:
+        if self._log is not None:
+            try:
+                self._log.write(line)
+            except OSError as error:  # a full disk must not stop the pipe, and so the worker
+                log.warning("The stderr of %s is no longer written to %s: %s.", self.label, self._log.name, error)
+                self._log = None
 
 
-def _lines(stream: IO[bytes]) -> Any:
+def _lines(stream: IO[bytes]) -> Iterator[bytes]:
     """Lines of an unbuffered stream, as they come."""
     rest = b""
     while chunk := stream.read(2**16):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from agentcredit.envs.client import PoolClient
 from agentcredit.envs.pool import Pool
 from agentcredit.envs.process import WorkerCommand
+from agentcredit.envs.store import BlobStore
 from agentcredit.errors import MissingError, UsageError, nearest
 from agentcredit.home import home
 
@@ -139,7 +140,8 @@ def connect(env: EnvConfig, *, log_path: Path | None = None) -> PoolClient:
         MissingError: it is not set up.
     """
     known = entry(env.name)
-    command = WorkerCommand(known.name, str(interpreter(env.name)), known.factory, options_for(env))
+    options = options_for(env)
+    command = WorkerCommand(known.name, str(interpreter(env.name)), known.factory, options)
     pool = Pool(
         command,
         processes=env.processes,
@@ -148,4 +150,6 @@ def connect(env: EnvConfig, *, log_path: Path | None = None) -> PoolClient:
         retries=env.retries,
         log_path=log_path,
     )
-    return PoolClient(known.name, pool)
+    path = home() / "cache" / "transitions" / f"{known.name}.sqlite"
+    store = BlobStore(path, env.cache_mb * 2**20) if env.cache else None
+    return PoolClient(known.name, pool, options, store)

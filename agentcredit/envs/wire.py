@@ -11,6 +11,7 @@ this module, so it needs the standard library alone.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,8 +54,11 @@ def task_from(plain: Mapping[str, Any]) -> TaskInfo:
 
 
 def result_from(plain: Mapping[str, Any]) -> StepResult:
-    """A :class:`StepResult` from its plain form."""
-    return StepResult(**plain)
+    """A :class:`StepResult` from its plain form. Admissible actions come again and again, so equal texts are one object."""
+    result = StepResult(**plain)
+    if result.admissible is not None:
+        result.admissible[:] = map(sys.intern, result.admissible)
+    return result
 
 
 def expert_from(plain: Mapping[str, Any] | None) -> ExpertEpisode | None:
