@@ -37,7 +37,7 @@ _MOVE = re.compile(r"move (.+?) to (.+)")
 
 def make(options: Mapping[str, Any]) -> Alfworld:
     """One episode slot. Raises ValueError for an unknown option or size."""
-    known = {"size", "official", "data", "home", "accept_put"}
+    known = {"size", "official", "data", "home", "accept_put", "show_admissible"}  # it always lists them
     unknown = sorted(set(options) - known)
     if unknown:
         raise ValueError(f"alfworld has no option {unknown[0]!r}; known: {', '.join(sorted(known))}")
