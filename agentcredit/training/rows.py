@@ -6,9 +6,17 @@ knows a method's name. Numpy only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from agentcredit.episodes import Episode, Group, Turn
+
+if TYPE_CHECKING:  # the methods' seam imports Row from here
+    from agentcredit.methods.base import Assignment, Credit
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +44,95 @@ class Row:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+
+def build_rows(groups: Sequence[Group], assignment: Assignment) -> list[Row]:
+    """The rows of one training step: every episode's in the order of ``groups``, then the extra rows.
+
+    The index in an extra row's ``prefix`` counts in this list.
+
+    Raises:
+        ValueError: the credits do not fit the episodes.
+    """
+    rows = [
+        row
+        for group, credits_E in zip(groups, assignment.credits, strict=True)
+        for episode, credit in zip(group.episodes, credits_E, strict=True)
+        for row in rows_of(episode, credit)
+    ]
+    return rows + list(assignment.extra_rows)
+
+
+def rows_of(episode: Episode, credit: Credit) -> list[Row]:
+    """The rows of one episode; none when it has no turn.
+
+    Window layout: one row per turn. Dialogue layout: one row, each turn's new prompt tokens followed by its response.
+    Where ``truncated_turns`` changes, the context was rebuilt rather than appended to and the turn's ``prompt_ids`` are
+    all of it, so a new row starts there: the row then holds exactly the tokens that the policy was shown.
+
+    Raises:
+        ValueError: an array of the credit has another length than its turn, or is not finite.
+    """
+    turns = list(zip(episode.turns, _pieces(episode, credit), strict=True))
+    if episode.layout == "window":
+        return [_joined([piece]) for _, piece in turns]
+    runs = groupby(turns, key=lambda pair: pair[0].truncated_turns)
+    return [_joined([piece for _, piece in run]) for _, run in runs]
+
+
+def _pieces(episode: Episode, credit: Credit) -> list[Row]:
+    """One row per turn: its prompt tokens, then its response."""
+    n_turns = len(episode.turns)
+    streams = {
+        "advantage": (credit.advantage_TN, [turn.n_tokens for turn in episode.turns]),
+        "ce_response": (credit.ce_response_TN, [turn.n_tokens for turn in episode.turns]),
+        "ce_prompt": (credit.ce_prompt_TN, [len(turn.prompt_ids) for turn in episode.turns]),
+    }
+    for name, (values_TN, lengths_T) in streams.items():
+        if values_TN is None:
+            continue
+        where = f"{name} of episode {episode.sibling} of task '{episode.task.id}'"
+        if [len(values) for values in values_TN] != lengths_T:
+            raise ValueError(
+                f"{where} has arrays of {[len(v) for v in values_TN]} tokens for turns of {lengths_T} tokens"
+            )
+        if not all(np.isfinite(values).all() for values in values_TN):
+            raise ValueError(f"{where} is not finite")
+    ce_response_TN = credit.ce_response_TN or (None,) * n_turns
+    ce_prompt_TN = credit.ce_prompt_TN or (None,) * n_turns
+    return [
+        _piece(*values) for values in zip(episode.turns, credit.advantage_TN, ce_response_TN, ce_prompt_TN, strict=True)
+    ]
+
+
+def _piece(turn: Turn, advantage: np.ndarray, ce_response: np.ndarray | None, ce_prompt: np.ndarray | None) -> Row:
+    n_prompt, n_response = len(turn.prompt_ids), turn.n_tokens
+    after_prompt = np.zeros(n_prompt, dtype=np.float32)
+    ce_weight = np.zeros(n_prompt + n_response, dtype=np.float32)
+    if ce_prompt is not None:
+        ce_weight[:n_prompt] = ce_prompt
+    if ce_response is not None:
+        ce_weight[n_prompt:] = ce_response
+    return Row(
+        ids=np.array([*turn.prompt_ids, *turn.response_ids], dtype=np.int64),
+        sampled=np.arange(n_prompt + n_response) >= n_prompt,
+        rollout_logprobs=np.concatenate([after_prompt, turn.response_logprobs]).astype(np.float32),
+        advantage=np.concatenate([after_prompt, advantage]).astype(np.float32),
+        ce_weight=ce_weight,
+        allowed=None if turn.allowed is None else (None,) * n_prompt + tuple(turn.allowed),
+    )
+
+
+def _joined(pieces: Sequence[Row]) -> Row:
+    """Consecutive pieces of a context as one row."""
+    allowed = None
+    if any(piece.allowed is not None for piece in pieces):
+        allowed = tuple(ids for piece in pieces for ids in piece.allowed or (None,) * len(piece))
+    return Row(
+        ids=np.concatenate([piece.ids for piece in pieces]),
+        sampled=np.concatenate([piece.sampled for piece in pieces]),
+        rollout_logprobs=np.concatenate([piece.rollout_logprobs for piece in pieces]),
+        advantage=np.concatenate([piece.advantage for piece in pieces]),
+        ce_weight=np.concatenate([piece.ce_weight for piece in pieces]),
+        allowed=allowed,
+    )

@@ -1,0 +1,236 @@
+"""The learner on one device: rows in, one optimiser step per minibatch, metrics out (design §5, §6).
+
+It knows no method: a row's tokens and their numbers are all that it sees. A minibatch's loss is the share of the whole
+update's loss that its rows carry, times the number of minibatches. So each token weighs the same whichever minibatch it
+falls into, minibatches may be uneven, and policy gradient, cross-entropy and KL keep their proportion.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from agentcredit.config import LossConfig, OptimConfig, TrainConfig
+from agentcredit.errors import RunFailed
+from agentcredit.training.logprobs import CHUNK_ELEMENTS, TokenScorer
+from agentcredit.training.loss import carries_signal, check, kl_k3, policy_terms, weights_of
+from agentcredit.training.optimizer import MasterAdamW, learning_rate
+from agentcredit.training.packing import MicroBatch, collate, families, materialise, plan
+from agentcredit.training.rows import Row
+from agentcredit.training.tally import Tally
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Learner:
+    """Trains a causal language model of transformers on rows.
+
+    The model is trained in place, so a rollout policy that shares it has the new weights at once. It runs without
+    dropout, as the rollout does: the ratio compares like with like. With ``loss.kl`` > 0 the weights at construction are
+    kept as the frozen reference; construct from the initial weights and then load a checkpoint.
+
+    Args:
+        model: the model, already on ``device``.
+        loss: streams and clipping.
+        optim: AdamW.
+        train: epochs, minibatches and the micro-batches' token budget.
+        temperature: the rollout's sampling temperature; all log-probabilities are at it.
+        device: where micro-batches run.
+        chunk_elements: float32 elements of one chunk of logits (:mod:`agentcredit.training.logprobs`).
+
+    Raises:
+        UsageError: a loss value without meaning, or a model whose logits are not its head on its hidden states.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        loss: LossConfig,
+        optim: OptimConfig,
+        train: TrainConfig,
+        temperature: float = 1.0,
+        device: str = "cpu",
+        chunk_elements: int = CHUNK_ELEMENTS,
+    ) -> None:
+        check(loss)
+        self.model = model.to(device)
+        self.loss = loss
+        self.train = train
+        self.optim = optim
+        self._scorer = TokenScorer(self.model, temperature, chunk_elements)
+        self._reference: TokenScorer | None = None
+        if loss.kl > 0:
+            frozen = copy.deepcopy(self.model).eval().requires_grad_(False)
+            self._reference = TokenScorer(frozen, temperature, chunk_elements)
+        self._optimizer = MasterAdamW(self.model, optim)
+
+    def update(self, rows: Sequence[Row], step: int) -> dict[str, float]:
+        """Trains on one step's rows: ``epochs`` passes of ``minibatches`` optimiser steps each.
+
+        Rows that cannot move the weights (no advantage, no cross-entropy weight, no KL) count in the denominators and
+        skip the model; an update of only such rows makes no optimiser step, which would move along old momentum.
+
+        Args:
+            rows: all rows of the step; old log-probabilities are the rollout's.
+            step: training step from 0; it fixes the learning rate and the split into minibatches.
+
+        Returns:
+            Metrics. Over the sampled tokens that went through the model, all passes: ``ratio_mean``, ``ratio_max``,
+            ``clip_high``, ``clip_low``, ``clip_dual`` (shares), ``entropy`` (nats), ``kl`` (k3, nats, with a
+            reference). ``loss`` and its parts ``loss_policy``, ``loss_ce``, ``loss_kl``: mean of the passes.
+            ``logprob_gap_mean``, ``logprob_gap_max``: |learner − rollout| before the first optimiser step, 0 on an
+            exact engine. ``grad_norm``: mean before clipping. ``lr``, ``optimizer_steps``, ``tokens`` (real tokens
+            through the model in one pass), ``tokens_sampled``, ``tokens_ce``, ``rows``, ``rows_skipped``.
+
+        Raises:
+            RunFailed: the gradient is not finite; the weights are those before that optimiser step.
+            ValueError: a row does not hold together (:func:`agentcredit.training.packing.collate`).
+        """
+        units = families(rows)
+        rows = materialise(rows)
+        weights = weights_of(rows, self.loss)
+        active = [carries_signal(row) or (self._reference is not None and bool(row.sampled.any())) for row in rows]
+        units = [kept for unit in units if (kept := [index for index in unit if active[index]])]
+        n_minibatches = max(1, min(self.train.minibatches, len(units)))
+        lr = learning_rate(step, self.optim)
+        tally = Tally()
+        norms: list[float] = []
+        with self._without_dropout():
+            reference = self._score(self._reference, rows, units) if self._reference is not None else None
+            for epoch in range(self.train.epochs if units else 0):
+                order = np.random.default_rng([step, epoch]).permutation(len(units))
+                for share in np.array_split(order, n_minibatches):
+                    batches = self.pack(rows, weights, [units[unit] for unit in share])
+                    self._optimizer.zero_grad()
+                    self.accumulate(batches, n_minibatches, reference, tally, first=not norms)
+                    norms.append(self._step(step, lr))
+        return tally.metrics(self.train.epochs) | {
+            "grad_norm": float(np.mean(norms)) if norms else 0.0,
+            "lr": lr,
+            "optimizer_steps": float(len(norms)),
+            "tokens": float(sum(len(row) for row, runs in zip(rows, active, strict=True) if runs)),
+            "tokens_sampled": float(sum(row.sampled.sum() for row in rows)),
+            "tokens_ce": float(sum((row.ce_weight != 0).sum() for row in rows)),
+            "rows": float(len(rows)),
+            "rows_skipped": float(len(rows) - sum(active)),
+        }
+
+    def logprobs(self, rows: Sequence[Row]) -> list[np.ndarray]:
+        """Log-probabilities under the current weights: per row float32 [N], 0 where not sampled.
+
+        To be compared with ``rollout_logprobs``: they agree where the episode is scored by the weights that played it.
+        """
+        with self._without_dropout():
+            scores = self._score(self._scorer, materialise(rows), families(rows))
+        return [score[len(score) - len(row) :] for score, row in zip(scores, rows, strict=True)]
+
+    def state_dict(self) -> dict[str, dict[str, torch.Tensor]]:
+        """``model`` and ``optimizer``: flat names to live tensors, as :func:`agentcredit.training.checkpoint.save` takes."""
+        return {"model": self.model.state_dict(), "optimizer": self._optimizer.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+        """Restores what :meth:`state_dict` gave; the reference stays what it was."""
+        self.model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+
+    def pack(
+        self, rows: Sequence[Row], weights: Sequence[np.ndarray], units: Sequence[Sequence[int]]
+    ) -> list[MicroBatch]:
+        """Micro-batches of the rows named by ``units``, within the token budget."""
+        lengths = [len(row) for row in rows]
+        plans = plan(lengths, units, self.train.tokens_per_microbatch)
+        return [collate(rows, weights, index) for index in plans]
+
+    def accumulate(
+        self,
+        batches: Sequence[MicroBatch],
+        scale: float,
+        reference: Sequence[np.ndarray] | None,
+        tally: Tally,
+        first: bool = False,
+    ) -> None:
+        """Adds the gradient of ``scale`` times the batches' share of the loss.
+
+        Args:
+            batches: micro-batches; how rows are spread over them changes nothing but rounding.
+            scale: factor of the loss, the number of minibatches.
+            reference: per row of the update float [N] log-probabilities under the reference, or None without KL.
+            tally: receives the sums that metrics are made of.
+            first: no optimiser step was made yet, so log-probabilities should equal the rollout's.
+        """
+        for batch in batches:
+            logprob, entropy = self._scorer(batch)
+            total = self._loss(batch, logprob, entropy, reference, tally, first)
+            (scale * total).backward()
+            self._optimizer.collect()
+
+    def _loss(
+        self,
+        batch: MicroBatch,
+        logprob_K: torch.Tensor,
+        entropy_K: torch.Tensor,
+        reference: Sequence[np.ndarray] | None,
+        tally: Tally,
+        first: bool,
+    ) -> torch.Tensor:
+        """The batch's part of the loss: policy gradient + cross-entropy + KL."""
+        import torch
+
+        def tensor(values: np.ndarray) -> torch.Tensor:
+            return torch.as_tensor(values, device=logprob_K.device)
+
+        sampled = tensor(batch.sampled_K)
+        logprob, weight = logprob_K[sampled], tensor(batch.loss_weight_K)[sampled]
+        old = tensor(batch.rollout_logprob_K)[sampled]
+        terms = policy_terms(logprob, old, tensor(batch.advantage_K)[sampled], self.loss)
+        policy = (weight * terms.loss).sum()
+        cross_entropy = -(tensor(batch.ce_weight_K) * logprob_K).sum()
+        total = policy + cross_entropy
+        tally.add_sums(loss_policy=policy, loss_ce=cross_entropy)
+        if reference is not None:
+            kl = kl_k3(logprob, tensor(batch.gather(reference))[sampled])
+            divergence = self.loss.kl * (weight * kl).sum()
+            total = total + divergence
+            tally.add_sums(loss_kl=divergence)
+            tally.add_tokens(kl=kl)
+        tally.add_policy(terms, entropy_K[sampled], (logprob - old).abs() if first else None)
+        return total
+
+    def _step(self, step: int, lr: float) -> float:
+        norm = self._optimizer.clip()
+        if not np.isfinite(norm):
+            self._optimizer.zero_grad()
+            raise RunFailed(
+                f"The gradient of training step {step} is not finite ({norm}); lower optim.lr (now {self.optim.lr:g}), "
+                "or look for broken weights in the model, and repeat the command to continue from the last checkpoint."
+            )
+        self._optimizer.step(lr)
+        return norm
+
+    def _score(self, scorer: TokenScorer, rows: Sequence[Row], units: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """Per row float32 [N]: log-probabilities of its sampled tokens, 0 elsewhere."""
+        import torch
+
+        scores = [np.zeros(len(row), dtype=np.float32) for row in rows]
+        nothing = [np.zeros(len(row)) for row in rows]
+        for batch in self.pack(rows, nothing, units):
+            with torch.no_grad():
+                values = scorer(batch)[0].cpu().numpy()
+            for b, index in enumerate(batch.index_B):
+                here = batch.sampled_K & (batch.row_K == b)
+                scores[index][batch.position_K[here]] = values[here]
+        return scores
+
+    @contextmanager
+    def _without_dropout(self) -> Iterator[None]:
+        training = self.model.training
+        self.model.eval()
+        try:
+            yield
+        finally:
+            self.model.train(training)
