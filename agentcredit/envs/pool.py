@@ -103,7 +103,8 @@ class Pool:
         self._processes: list[WorkerProcess | None] = [None] * n
         self._slots = [Slot(process, 0) for process in range(n)]
         self._queue: deque[Job] = deque()
-        self._change = threading.Condition()
+        self._lock = threading.RLock()  # guards everything below and every slot and track
+        self._wakes = [threading.Condition(self._lock) for _ in range(n)]
         self._threads: list[threading.Thread] = []
         self._clock = itertools.count(1)
         self._closing = False
@@ -138,18 +139,18 @@ class Pool:
 
     def release(self, track: Track) -> None:
         """The episode is over; its slot is free once its last call is done."""
-        with self._change:
+        with self._lock:
             track.closed = True
             self._give_back(track)
 
     def close(self) -> None:
         """Ends every worker. Calls that wait are cancelled; one under way is broken off and raises EnvFailure."""
-        with self._change:
+        with self._lock:
             waiting, self._closing = list(self._queue), True
             self._queue.clear()
             busy = {slot.process for slot in self._slots if slot.busy}
             broken = [process for n in busy if (process := self._processes[n]) is not None]
-            self._change.notify_all()
+            self._wake()
         for job in waiting:
             job.future.cancel()
         for process in broken:
@@ -169,7 +170,7 @@ class Pool:
         return self._submit(Job(work, names=names))
 
     def _submit(self, job: Job) -> Future[Any]:
-        with self._change:
+        with self._lock:
             if self._closing:
                 raise RuntimeError("the pool is closed")
             if not self._threads:
@@ -182,16 +183,22 @@ class Pool:
             if job.track is not None:
                 job.track.calls += 1
             self._queue.append(job)
-            self._change.notify_all()
+            slot = job.track.slot if job.track is not None else None
+            self._wake(None if slot is None else slot.process)
         return job.future
+
+    def _wake(self, number: int | None = None) -> None:
+        """Lets one process's thread look at the queue, or all."""
+        for wake in self._wakes if number is None else [self._wakes[number]]:
+            wake.notify()
 
     # --- one thread for each process -------------------------------------------------------------------------------
 
     def _serve(self, number: int) -> None:
         while True:
-            with self._change:
+            with self._lock:
                 while not self._closing and (taken := self._take(number)) is None:
-                    self._change.wait()
+                    self._wakes[number].wait()
                 if self._closing:
                     break
                 job, slot = taken  # pyright: ignore[reportPossiblyUnboundVariable]
@@ -204,12 +211,14 @@ class Pool:
     def _run(self, job: Job, slot: Slot) -> None:
         result, failure = None, None
         try:
+            if job.track is not None and job.track.lost:
+                raise EnvFailure("env_error", f"task {job.track.trail.task_id!r}: the worker that played it was lost")
             process = self._processes[slot.process] or self._begin(slot.process)
             result = job.work(process, slot)
         except Exception as error:  # whatever it is, the thread goes on and the caller hears of it
             failure = error
             self._contain(job, slot, error)
-        with self._change:
+        with self._lock:
             slot.busy = False
             slot.used = next(self._clock)
             again = failure is not None and self._worth_retrying(job, failure)
@@ -218,7 +227,8 @@ class Pool:
             elif job.track is not None:
                 job.track.calls -= 1
                 self._give_back(job.track)
-            self._change.notify_all()
+            if self._queue:
+                self._wake()
         if again:
             return
         if failure is None:
@@ -228,7 +238,7 @@ class Pool:
 
     def _begin(self, number: int) -> WorkerProcess:
         process = WorkerProcess(self._command, number, self._log_path)
-        with self._change:
+        with self._lock:
             self._processes[number] = process
             closing = self._closing
         if closing:
@@ -239,28 +249,30 @@ class Pool:
             process.close()
             self._processes[number] = None
             raise EnvFailure("env_error", f"worker {process.label} cannot start: {error}", error.detail) from error
-        with self._change:
+        with self._lock:
             if self.spec is None:
                 self.spec, self.source = spec_from(hello["spec"]), hello["source"]
                 allowed = len(self._processes) * max(self.spec.instances_per_process, 1)
                 total = min(allowed, self._limit) if self._limit else allowed
                 n = len(self._processes)
                 self._slots += [Slot(index % n, index // n) for index in range(n, total)]
-                self._change.notify_all()
+                self._wake()
         return process
 
     def _take(self, number: int) -> tuple[Job, Slot] | None:
         """The call that this process should do next, with its slot. The lock is held."""
         for job in self._queue:
-            slot = job.track.slot if job.track else None
+            if job.track is not None and job.track.lost:
+                self._queue.remove(job)
+                return job, Slot(number, -1)  # it only has to be told
+            slot = job.track.slot if job.track is not None else None
             if slot is not None and slot.process == number:
                 return self._assign(job, slot)
         for job in self._queue:
             if job.track is not None and job.track.slot is not None:
                 continue  # another process has its state
             slot = self._free_slot(number, job.track)
-            if slot is not None:
-                return self._assign(job, slot)
+            return None if slot is None else self._assign(job, slot)
         return None
 
     def _assign(self, job: Job, slot: Slot) -> tuple[Job, Slot]:
@@ -289,13 +301,11 @@ class Pool:
     def _give_back(self, track: Track) -> None:
         if track.closed and not track.calls and track.slot is not None:
             track.slot.owner = track.slot = None
-            self._change.notify_all()
+            self._wake()
 
     # --- playing and failing -----------------------------------------------------------------------------------------
 
     def _play(self, process: WorkerProcess, slot: Slot, track: Track, action: str | None) -> StepResult:
-        if track.lost:
-            raise EnvFailure("env_error", f"task {track.trail.task_id!r}: the worker that played it was lost")
         if action is None:
             result = self._reset(process, slot, track.trail)
             self._count("resets_simulated")
@@ -374,7 +384,7 @@ class Pool:
         if process is not None:
             process.close(grace=0.0)
             self._count("restarts")
-        with self._change:
+        with self._lock:
             self._processes[number] = None
             for slot in self._slots:
                 if slot.process == number:
@@ -390,7 +400,7 @@ class Pool:
         except (WorkerLost, RemoteError):
             self._forget(slot.process)
         else:
-            with self._change:
+            with self._lock:
                 self._lose(slot)
 
     def _lose(self, slot: Slot) -> None:
@@ -401,7 +411,7 @@ class Pool:
             slot.owner.slot = slot.owner = None
 
     def _count(self, name: str) -> None:
-        with self._change:
+        with self._lock:
             self.counts[name] += 1
 
 

@@ -24,7 +24,7 @@ from typing import Any
 from agentcredit.envs.base import Environment, to_plain
 from agentcredit.envs.wire import PROTOCOL, decode, encode
 
-GRACE = 5.0
+GRACE = 2.0
 """Seconds between the end of the program's side of the pipe and the end of everything on this side."""
 
 

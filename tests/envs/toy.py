@@ -3,7 +3,7 @@
 A corridor of five places with a key at one end and a locked chest at the other. Loaded in the worker by this file's path.
 
 Faults: ``options["faults"]`` is a folder; before each step the environment looks there for a file named after a fault
-(``die``, ``hang``, ``garbage``, ``raise``) and, if it could delete it, has that fault: each file works exactly once over
+(``die``, ``hang``, ``garbage``, ``raise``, ``sleep``) and, if it could delete it, has that fault: each file works exactly once over
 all workers. The actions of the same names, with a ``!``, have their fault every time.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -38,6 +39,8 @@ class Corridor:
         self.markov = bool(options.get("markov"))
         self.task = ""
         print("a library's chatter on stdout")
+        if seconds := options.get("child"):
+            subprocess.Popen(["sleep", str(seconds)])  # as a simulator's JVM: not of our making, not ending by itself
 
     def spec(self) -> EnvSpec:
         return EnvSpec(
@@ -94,7 +97,7 @@ class Corridor:
         text = f"You are at place {self.place}." if changed else "Nothing happens."
         if not self.markov:
             text += f" Step {self.steps}, seed {self.seed}."
-        if self.options.get("deterministic") is False:
+        if self.options.get("random"):
             text += f" {os.urandom(4).hex()}"
         return self._result(text, float(self.open and not before[2]), changed)
 
