@@ -152,6 +152,11 @@ class OptimConfig(Section):
 
     lr: float = Field(default=1e-4, gt=0, description="Learning rate.")
     warmup: int = Field(default=0, ge=0, description="Steps of linear warm-up.")
+    decay_steps: int = Field(
+        default=0,
+        ge=0,
+        description="Step at which the rate, falling linearly after the warm-up, reaches 0; 0: constant.",
+    )
     weight_decay: float = Field(default=0.01, ge=0, description="Weight decay.")
     betas: tuple[float, float] = Field(default=(0.9, 0.999), description="Adam's decay rates.")
     grad_clip: float = Field(default=1.0, ge=0, description="Largest gradient norm; 0: no clipping.")
@@ -221,6 +226,11 @@ class RunConfig(Section):
         Left out: where things are kept, how many processes serve them, and how often the run reports and saves.
         """
         return hashlib.sha256(json.dumps(self.compared(), sort_keys=True).encode()).hexdigest()[:8]
+
+    def comparison(self) -> str:
+        """The fingerprint without method and seed: runs with the same one may be put side by side."""
+        values = {name: value for name, value in self.compared().items() if name not in ("method", "seed")}
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
 
     def compared(self) -> dict[str, Any]:
         """The values that the fingerprint is made of, as JSON values."""

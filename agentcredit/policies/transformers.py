@@ -256,7 +256,7 @@ class _Cohort:
             self.mask = torch.cat([self.mask, real.to(device)], dim=1)
         hidden = model.get_decoder()(
             input_ids=tokens.to(device),
-            attention_mask=self.mask.long(),
+            attention_mask=_attention_mask(model, self.mask, width),
             position_ids=positions.to(device),
             past_key_values=self.cache,
             use_cache=True,
@@ -284,6 +284,20 @@ class _Cohort:
         self.mask = mask.gather(1, columns)
         self.stored = [self.stored[row] for row in rows.tolist()]
         self.row_of = {session: row for row, session in enumerate(order)}
+
+
+def _attention_mask(model: Any, real: torch.Tensor, width: int) -> torch.Tensor:
+    """Who sees whom: real columns up to one's own. [B, 1, W, L] for SDPA, which takes it as it is; else [B, L].
+
+    Left to itself, transformers builds the same mask anew at every token, which costs a small model half its time.
+    """
+    import torch
+
+    if model.config._attn_implementation != "sdpa":
+        return real.long()
+    earlier = real.shape[1] - width
+    causal = torch.ones((width, real.shape[1]), dtype=torch.bool, device=real.device).tril(earlier)
+    return real[:, None, None, :] & causal
 
 
 def _take(states: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:

@@ -9,21 +9,22 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from agentcredit.config import OptimConfig
+from agentcredit.errors import UsageError
 
 if TYPE_CHECKING:
     import torch
 
 
 def learning_rate(step: int, config: OptimConfig) -> float:
-    """Rate of training step ``step`` (from 0): linear up over ``warmup`` steps, then constant, or linear down to 0.
+    """Rate of training step ``step`` (from 0): linear up over ``warmup`` steps, then constant or linear down to 0.
 
-    With ``decay_steps`` the rate is 0 from that step on.
+    The fall reaches 0 at step ``decay_steps`` and stays there.
     """
     if step < config.warmup:
         return config.lr * (step + 1) / config.warmup
-    if config.decay_steps:
-        return config.lr * max(0.0, (config.decay_steps - step) / max(1, config.decay_steps - config.warmup))
-    return config.lr
+    if not config.decay_steps:
+        return config.lr
+    return config.lr * max(0.0, (config.decay_steps - step) / (config.decay_steps - config.warmup))
 
 
 class MasterAdamW:
@@ -31,11 +32,19 @@ class MasterAdamW:
 
     A float32 parameter is its own master. One in bfloat16 has a float32 copy: an update of a relative 1e-3 would
     vanish in bfloat16's 8 bits, and so would a micro-batch's share in a sum of gradients.
+
+    Raises:
+        UsageError: the learning rate would reach 0 before the warm-up ends.
     """
 
     def __init__(self, model: Any, config: OptimConfig) -> None:
         import torch
 
+        if 0 < config.decay_steps <= config.warmup:
+            raise UsageError(
+                f"optim.decay_steps is {config.decay_steps}, within the warm-up of {config.warmup} steps; give more "
+                "steps than optim.warmup, or 0 for a constant rate."
+            )
         self.config = config
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._masters: dict[str, torch.nn.Parameter] = {
