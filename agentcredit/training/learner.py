@@ -126,7 +126,8 @@ class Learner:
         To be compared with ``rollout_logprobs``: they agree where the episode is scored by the weights that played it.
         """
         with self._without_dropout():
-            scores = self._score(self._scorer, materialise(rows), families(rows))
+            units = [kept for unit in families(rows) if (kept := [i for i in unit if rows[i].sampled.any()])]
+            scores = self._score(self._scorer, materialise(rows), units)
         return [score[len(score) - len(row) :] for score, row in zip(scores, rows, strict=True)]
 
     def state_dict(self) -> dict[str, dict[str, torch.Tensor]]:

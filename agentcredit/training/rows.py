@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -67,17 +66,18 @@ def rows_of(episode: Episode, credit: Credit) -> list[Row]:
     """The rows of one episode; none when it has no turn.
 
     Window layout: one row per turn. Dialogue layout: one row, each turn's new prompt tokens followed by its response.
-    Where ``truncated_turns`` changes, the context was rebuilt rather than appended to and the turn's ``prompt_ids`` are
-    all of it, so a new row starts there: the row then holds exactly the tokens that the policy was shown.
+    A turn with ``truncated_turns`` was asked in a context that was rebuilt rather than appended to, and its ``prompt_ids``
+    are all of it, so a new row starts there: a row holds exactly the tokens that the policy was shown.
 
     Raises:
         ValueError: an array of the credit has another length than its turn, or is not finite.
     """
-    turns = list(zip(episode.turns, _pieces(episode, credit), strict=True))
-    if episode.layout == "window":
-        return [_joined([piece]) for _, piece in turns]
-    runs = groupby(turns, key=lambda pair: pair[0].truncated_turns)
-    return [_joined([piece for _, piece in run]) for _, run in runs]
+    contexts: list[list[Row]] = []
+    for turn, piece in zip(episode.turns, _pieces(episode, credit), strict=True):
+        if not contexts or turn.truncated_turns or episode.layout == "window":
+            contexts.append([])
+        contexts[-1].append(piece)
+    return [_joined(pieces) for pieces in contexts]
 
 
 def _pieces(episode: Episode, credit: Credit) -> list[Row]:

@@ -170,6 +170,7 @@ def test_an_update_moves_probability_towards_the_advantage(make_model, make_rows
 def test_logprobs_fit_rollout_logprobs(make_model, make_rows, naive_logprobs):
     model, rows = make_model(), make_rows(LENGTHS)
     rows.append(dataclasses.replace(make_rows([6], seed=5)[0], prefix=(1, 20)))
+    rows.append(dataclasses.replace(rows[0], sampled=np.zeros(5, dtype=bool)))
     scores = learner_of(model, temperature=0.8, tokens_per_microbatch=64).logprobs(rows)
     assert [len(score) for score in scores] == [len(row) for row in rows]
     for row, ours, brute in zip(rows, scores, naive_logprobs(model, materialise(rows), 0.8), strict=True):

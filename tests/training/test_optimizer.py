@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from agentcredit.config import OptimConfig
+from agentcredit.errors import UsageError
 from agentcredit.training.optimizer import MasterAdamW, learning_rate
 
 
@@ -13,6 +14,18 @@ def test_warm_up_is_linear_then_constant():
         [0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3, 1e-3]
     )
     assert learning_rate(0, OptimConfig(lr=1e-3)) == 1e-3
+
+
+def test_the_rate_falls_to_zero_at_decay_steps():
+    config = OptimConfig(lr=1e-3, warmup=2, decay_steps=6)
+    assert [learning_rate(step, config) for step in range(8)] == pytest.approx(
+        [0.5e-3, 1e-3, 1e-3, 0.75e-3, 0.5e-3, 0.25e-3, 0, 0]
+    )
+
+
+def test_a_fall_within_the_warm_up_is_refused():
+    with pytest.raises(UsageError, match=r"optim\.decay_steps is 3, within the warm-up of 5 steps"):
+        MasterAdamW(torch.nn.Linear(1, 1), OptimConfig(warmup=5, decay_steps=3))
 
 
 def test_norms_and_biases_do_not_decay():

@@ -76,11 +76,12 @@ def test_a_rebuilt_context_starts_a_new_row():
         turn([1, 2], [3], [-1.0]),
         turn([4], [5], [-1.0]),
         turn([1, 4], [6], [-1.0], truncated=1),  # the oldest turn was cut: this prompt is the whole context
-        turn([7], [8], [-1.0], truncated=1),
+        turn([7], [8], [-1.0]),  # and this one is appended to it
+        turn([1, 7], [9], [-1.0], truncated=3),
     )
-    rows = rows_of(episode(*turns), Credit(advantage_TN=tuple(np.array([float(t)]) for t in range(4))))
-    assert [row.ids.tolist() for row in rows] == [[1, 2, 3, 4, 5], [1, 4, 6, 7, 8]]
-    assert [row.advantage.tolist() for row in rows] == [[0, 0, 0, 0, 1], [0, 0, 2, 0, 3]]
+    rows = rows_of(episode(*turns), Credit(advantage_TN=tuple(np.array([float(t)]) for t in range(5))))
+    assert [row.ids.tolist() for row in rows] == [[1, 2, 3, 4, 5], [1, 4, 6, 7, 8], [1, 7, 9]]
+    assert [row.advantage.tolist() for row in rows] == [[0, 0, 0, 0, 1], [0, 0, 2, 0, 3], [0, 0, 4]]
 
 
 def test_batch_order_is_groups_episodes_then_extra_rows():
