@@ -106,16 +106,16 @@ def trajectory_distances(
     that one step gains at most 1.
     """
     own = known_steps(states, actions)
-    found = graph.distances_with(own) if cost == "shortest" else graph.expected_costs_with(own, d_max)
+    known = [state for state in states if state is not None]
+    shortest = cost == "shortest"
+    found = graph.distances_with(own, known) if shortest else graph.expected_costs_with(own, d_max, known)
     distance: dict[str, float] = {}
     previous = d_max
-    for state in states:
-        if state is None:
-            continue
+    for state in known:
         if state not in distance:
             distance[state] = min(d_max, found.get(state, previous + 1.0))
         previous = distance[state]
-    if cost == "shortest":
+    if shortest:
         _relax(distance, [(s, following) for s, _, following in own])
     return np.array([np.nan if s is None else distance[s] for s in states])
 

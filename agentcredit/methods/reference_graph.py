@@ -83,8 +83,8 @@ class ReferenceGraph:
         """Edges on the shortest path to the goal, for every node that has one (breadth-first, backwards)."""
         return self._searched()[0]
 
-    def distances_with(self, own: Sequence[Step]) -> dict[str, float]:
-        """Shortest distances to the goal for the states of ``own`` once its transitions are added to the graph.
+    def distances_with(self, own: Sequence[Step], states: Iterable[str] = ()) -> dict[str, float]:
+        """Shortest distances to the goal for ``states`` and those of ``own``, once its transitions are added to the graph.
 
         Only what gets shorter is searched again, from the ends of the added edges backwards; the graph is not changed.
         States without a way to the goal are left out.
@@ -109,16 +109,18 @@ class ReferenceGraph:
                 if through < distance(previous):
                     shorter[previous] = through
                     queue.append(previous)
-        states = {node for state, _, following in own for node in (state, following)}
-        return {node: distance(node) for node in states if distance(node) < INF}
+        asked = {*states, *(node for state, _, following in own for node in (state, following))}
+        return {node: distance(node) for node in asked if distance(node) < INF}
 
-    def expected_costs_with(self, own: Sequence[Step], cap: float, sweeps: int = 1000) -> dict[str, float]:
+    def expected_costs_with(
+        self, own: Sequence[Step], cap: float, states: Iterable[str] = (), sweeps: int = 1000
+    ) -> dict[str, float]:
         """Expected number of steps to the goal under the best action, for stochastic environments.
 
         d(u) = min_a [1 + Σ_v p(v|u,a) d(v)] by value iteration from below, capped at ``cap``; probabilities are the counts'
         shares. Transitions of ``own`` that the graph lacks are added once. States without a way to the goal are left out.
         """
-        reachable = self.distances_with(own)
+        reachable = self.distances_with(own, states)
         counts: dict[tuple[str, str], dict[str, float]] = {}
         for u, followers in self._edges.items():
             for v, actions in followers.items():
@@ -147,7 +149,7 @@ class ReferenceGraph:
             cost = updated
             if moved < 1e-9:
                 break
-        return {node: float(cost[nodes[node]]) for node in reachable if node in nodes}
+        return {node: float(cost[nodes[node]]) for node in reachable}
 
     def state_dict(self) -> dict[str, Any]:
         """Nodes in the order of their last insertion, and edges as [from, to, action, count] by node number."""
