@@ -56,7 +56,7 @@ class Corridor:
             splits=SPLITS,
             data_source="toy",
             official=False,
-            instances_per_process=int(self.options.get("instances", 3)),
+            instances_per_process=int(self.options.get("per_process", 3)),
             task_types=("key", "far key"),
         )
 
