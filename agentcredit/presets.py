@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-TINY = "tiny"
-SMOLLM2 = "smollm2"
+from agentcredit.policies.models import SMOLLM2, TINY
 
 _ENVIRONMENTS: dict[str, dict[str, Any]] = {
     # Fifty turns is what every paper plays on ALFWorld (verl-agent, GiGPO, ProAS).

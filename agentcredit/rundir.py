@@ -168,13 +168,14 @@ class RunDir:
         number = self.attempt or len(self.info()["attempts"])
         return self.path / "logs" / f"attempt-{number}.log"
 
-    def eval_path(self, split: str, step: int, policy: str = "transformers") -> Path:
-        """File for the outcomes of a split at a checkpoint's step (-1: the warm start).
+    def eval_path(self, panel: str, step: int, policy: str = "transformers") -> Path:
+        """File for the outcomes of a panel (``valid_seen``, ``valid_seen[48]``) at a checkpoint's step (-1: the start).
 
         The baselines ``random`` and ``expert`` depend on no checkpoint, and carry their own name instead of a step.
         """
         place = f"{step:06d}" if step >= 0 else "start"
-        return self.evaluations / f"{split}-{place if policy == 'transformers' else policy}.jsonl"
+        safe = re.sub(r"[^A-Za-z0-9._]+", "-", panel).strip("-")
+        return self.evaluations / f"{safe}-{place if policy == 'transformers' else policy}.jsonl"
 
     def info(self) -> dict[str, Any]:
         """What ``run.json`` holds: the MLflow run, where it was forked from, and its attempts."""

@@ -169,6 +169,7 @@ def test_metrics_and_episodes_after_a_checkpoint_are_forgotten(tmp_path: Path):
 def test_paths_of_evaluations(tmp_path: Path):
     run = RunDir(tmp_path / "x", RunConfig())
     assert run.eval_path("valid_seen", 12) == tmp_path / "x" / "eval" / "valid_seen-000012.jsonl"
+    assert run.eval_path("valid_seen[48]", 12).name == "valid_seen-48-000012.jsonl"
     assert run.eval_path("test", -1).name == "test-start.jsonl"
     assert run.eval_path("test", -1, policy="random").name == "test-random.jsonl"
 

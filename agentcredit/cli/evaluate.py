@@ -1,0 +1,135 @@
+"""``agentcredit eval``: play a split, store every outcome, and say how it went."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentcredit.cli.options import AsJson, Out, RunName, out_folder, print_json, say
+from agentcredit.errors import Interrupted, UsageError, nearest
+
+if TYPE_CHECKING:
+    from agentcredit.outcomes import Evaluation, Summary
+
+POLICIES = ("transformers", "random", "expert")
+
+
+def evaluate(
+    run: RunName,
+    split: Annotated[str, typer.Option(help="train, dev, test, or a split of the environment.")] = "test",
+    policy: Annotated[str, typer.Option(help="transformers (the run's model), random, or expert.")] = "transformers",
+    checkpoint: Annotated[
+        int | None,
+        typer.Option(help="Step of the checkpoint, -1 for the warm start; default: the last.", show_default=False),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Play only N tasks; the result is marked partial.")] = 0,
+    temperature: Annotated[
+        float | None,
+        typer.Option(min=0, help="Sampling temperature, 0 for greedy; default: the run's.", show_default=False),
+    ] = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Play a split with a run's policy and store the outcomes; report compares them.
+
+    An evaluation that is there already is shown, not played again.
+    """
+    from agentcredit import outcomes
+    from agentcredit.cli.display import display
+    from agentcredit.cli.logs import logging_to
+    from agentcredit.rundir import RunDir
+
+    if policy not in POLICIES:
+        raise UsageError(f"There is no policy '{policy}' (--policy).{nearest(policy, POLICIES)}")
+    if policy != "transformers" and (checkpoint is not None or temperature is not None):
+        raise UsageError(
+            f"--policy {policy} has no checkpoint and no temperature: leave --checkpoint and --temperature out."
+        )
+    found = RunDir.find(out_folder(out), run)
+    with logging_to(found.path / "logs" / "eval.log"), contextlib.closing(display()) as shown:
+        from agentcredit.run_evaluation import evaluate_run
+
+        try:
+            path = evaluate_run(
+                found,
+                split,
+                policy=policy,
+                checkpoint=checkpoint,
+                limit=limit,
+                temperature=temperature,
+                progress=shown,
+            )
+        except KeyboardInterrupt as error:
+            raise Interrupted(
+                "Interrupted; the same command again begins the evaluation anew, from a warm cache."
+            ) from error
+    evaluation = outcomes.read(path)
+    if as_json:
+        print_json(_record(evaluation, path))
+    else:
+        for line in _lines(evaluation):
+            typer.echo(line)
+        say(f"Stored in {path}")
+
+
+def _record(evaluation: Evaluation, path: Path) -> dict[str, Any]:
+    from agentcredit.outcomes import summarise, summarise_by_type
+
+    budget = evaluation.header.max_turns
+    by_type = summarise_by_type(evaluation.outcomes, budget)
+    return {
+        "path": str(path),
+        "header": asdict(evaluation.header),
+        "summary": _with_interval(summarise(evaluation.outcomes, budget)),
+        "by_type": {name: _with_interval(summary) for name, summary in by_type.items()},
+        "harness_failures": evaluation.harness_failures,
+    }
+
+
+def _with_interval(summary: Summary) -> dict[str, Any]:
+    from agentcredit.stats.intervals import wilson
+
+    interval = wilson(summary.k, summary.n) if summary.n else None
+    bounds = None if interval is None else {"low": interval.low, "high": interval.high, "level": 0.95}
+    return {**asdict(summary), "rate": summary.rate, "wilson": bounds}
+
+
+def _lines(evaluation: Evaluation) -> Iterable[str]:
+    from agentcredit.outcomes import summarise, summarise_by_type
+
+    header = evaluation.header
+    whole = summarise(evaluation.outcomes, header.max_turns)
+    by_type = summarise_by_type(evaluation.outcomes, header.max_turns)
+    partial = ", partial" if header.partial else ""
+    yield f"{header.env} {header.split}: {header.data_source}, {header.policy}, checkpoint {_checkpoint(header.step)}"
+    yield f"panel {header.panel_name} ({header.panel_size} tasks, {header.panel_sha256[:12]}{partial})"
+    width = max(len(name) for name in ["all", *by_type])
+    yield f"{'':<{width}}      k/n    rate  95 % interval   turns of successes"
+    for name, summary in [("all", whole), *by_type.items()]:
+        yield f"{name:<{width}}  {_cells(summary)}"
+    if whole.n:
+        shares = "  ".join(f"{share:.0%} of the turns: {n}/{whole.n}" for share, n in whole.within.items())
+        yield f"success within {shares}"
+    yield f"ended by {', '.join(f'{reason} {n}' for reason, n in whole.stop_reasons.items()) or 'nothing'}"
+    if evaluation.harness_failures:
+        yield f"harness failures (not counted above): {evaluation.harness_failures}"
+
+
+def _cells(summary: Summary) -> str:
+    from agentcredit.stats.intervals import wilson
+
+    if not summary.n:
+        return f"{'0/0':>7}  nothing counted"
+    interval = wilson(summary.k, summary.n)
+    turns = "—" if summary.mean_turns is None else f"{summary.mean_turns:.1f}"
+    rate = summary.k / summary.n
+    return f"{f'{summary.k}/{summary.n}':>7}  {rate:>6.1%}  {interval.low:>5.1%} – {interval.high:<6.1%}  {turns:>6}"
+
+
+def _checkpoint(step: int) -> str:
+    return "warm start" if step < 0 else f"step {step}"
