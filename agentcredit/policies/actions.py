@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 _THINK = re.compile(r"<think>(.*?)</think>", re.DOTALL)
-_ACTION = re.compile(r"<action>(.*?)</action>", re.DOTALL)
+_ACTION = re.compile(
+    r"<action>((?:(?!<action>).)*?)</action>", re.DOTALL
+)  # the innermost pair: a thought may hold a tag
 THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"
 ACTION_OPEN = "<action>"
