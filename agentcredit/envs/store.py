@@ -25,7 +25,7 @@ TOUCH_SECONDS = 3600
 """A row's time of use is written again when it is older than this: reading must not mean writing."""
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS blobs (key BLOB PRIMARY KEY, value BLOB NOT NULL, used INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS blobs (key BLOB PRIMARY KEY, value BLOB NOT NULL, used INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS blobs_used ON blobs (used);
 """
 _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -115,15 +115,12 @@ class BlobStore:
             # A connection of its own: readers never wait for the commit.
             with closing(_connect(self._path)) as writing:
                 writing.execute("BEGIN IMMEDIATE")
-                incoming = sum(len(value) + 64 for value in pending.values())
-                _evict(writing, self._limit - incoming)
-                writing.executemany(
-                    "INSERT OR IGNORE INTO blobs VALUES (?, ?, ?)",
-                    [(key, value, now) for key, value in pending.items()],
-                )
+                rows = [(key, value, now) for key, value in pending.items()]
+                writing.executemany("INSERT OR IGNORE INTO blobs VALUES (?, ?, ?)", rows)
                 writing.executemany("UPDATE blobs SET used = ? WHERE key = ?", [(now, key) for key in touched])
+                _evict(writing, self._limit)
                 writing.execute("COMMIT")
-                writing.execute("PRAGMA incremental_vacuum").fetchall()
+                writing.executescript("PRAGMA incremental_vacuum")  # execute() would free one page only
         except sqlite3.Error as error:
             with self._lock:
                 self._failed(error)
