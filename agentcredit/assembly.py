@@ -1,0 +1,107 @@
+"""The parts of a run put together from its configuration: environment, prompts, model. Training and evaluation share it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentcredit.config import RunConfig
+from agentcredit.envs.base import EnvClient, EnvSpec, TaskInfo
+from agentcredit.episodes import Layout, Task
+from agentcredit.policies.dialogue import Template
+from agentcredit.policies.models import SMOLLM2, TINY, load, smollm2_folder
+from agentcredit.policies.prompts import Prompts
+from agentcredit.policies.speakers import Sampling, TokenSpeaker
+from agentcredit.policies.transformers import TransformersPolicy
+from agentcredit.rollout import Settings
+from agentcredit.progress import Progress
+from agentcredit.training.warmstart import WarmStart, warm_start
+
+
+@dataclass(frozen=True)
+class Stage:
+    """An environment as one run plays it."""
+
+    client: EnvClient
+    spec: EnvSpec
+    prompts: Prompts
+    layout: Layout
+    max_turns: int
+
+    @property
+    def env_version(self) -> str:
+        """Package and data source, as episodes carry them."""
+        return f"{self.spec.package}; {self.spec.data_source}"
+
+    def settings(self, config: RunConfig) -> Settings:
+        """The rules of an episode."""
+        return Settings(self.layout, self.max_turns, config.env.retries)
+
+    def task(self, info: TaskInfo, split: str) -> Task:
+        """The task as episodes carry it."""
+        return Task(self.spec.name, split, info.id, info.type, info.goal, info.content_hash)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A model ready to sample, and where its weights came from."""
+
+    model: Any
+    template: Template
+    policy: TransformersPolicy
+    start: WarmStart
+
+    def speaker(
+        self, config: RunConfig, stage: Stage, temperature: float, noise: tuple[str | int, ...]
+    ) -> TokenSpeaker:
+        """What answers episodes; ``noise`` begins the key of the sampling noise."""
+        sampling = Sampling(
+            layout=stage.layout,
+            max_new_tokens=config.policy.max_new_tokens,
+            max_context=config.policy.max_context,
+            temperature=temperature,
+            restrict_actions=config.policy.restrict_actions,
+            noise=noise,
+        )
+        return TokenSpeaker(self.policy, self.template, stage.prompts, sampling)
+
+
+def open_stage(config: RunConfig, log_path: Path | None) -> Stage:
+    """Connects to the environment; its workers' stderr goes to ``log_path``.
+
+    Raises:
+        UsageError: there is no such environment.
+        MissingError: it is not set up, or does not start.
+    """
+    from agentcredit.envs.registry import connect
+
+    client = connect(config.env, log_path=log_path)
+    try:
+        spec = client.spec()
+    except BaseException:
+        client.close()
+        raise
+    style = config.policy.prompt
+    if style == "auto":
+        style = "terse" if config.policy.model == TINY else "full"
+    prompts = Prompts(spec, style, config.env.show_admissible, config.env.history)
+    layout = config.env.layout or spec.default_layout
+    return Stage(client, spec, prompts, layout, config.env.max_turns or spec.default_max_turns)
+
+
+def load_engine(config: RunConfig, stage: Stage, train_tasks: Sequence[TaskInfo], progress: Progress) -> Engine:
+    """The model with the weights that training starts from.
+
+    Raises:
+        MissingError: no such model, or nothing to clone the tiny one from.
+    """
+    if config.policy.model == TINY:
+        start = warm_start(config, stage.client, stage.spec, stage.prompts, stage.layout, train_tasks, progress)
+    else:
+        folder = smollm2_folder() if config.policy.model == SMOLLM2 else Path(config.policy.model)
+        start = WarmStart(folder, config.policy.model)
+    model, tokenizer = load(config.policy, start.folder if start.folder.exists() else config.policy.model)
+    template = Template(tokenizer, config.policy.model)
+    return Engine(model, template, TransformersPolicy(model, template), start)
