@@ -8,7 +8,7 @@ from pathlib import Path
 
 from agentcredit.assembly import Engine, Stage, load_engine, open_stage
 from agentcredit.config import RunConfig
-from agentcredit.envs.panels import Panel, build_panel, roles
+from agentcredit.envs.panels import Panel, build_panel, split_for
 from agentcredit.errors import MissingError
 from agentcredit.evaluation import Identity, evaluate, model_speaker, scripted_speaker
 from agentcredit.methods.registry import build
@@ -117,8 +117,11 @@ def checkpoint_folder(run: RunDir, step: int | None) -> Path | None:
 
 def _split(config: RunConfig, name: str) -> str:
     """The split that a role means in this run; any other name is a split itself, which the environment judges."""
-    chosen = {"train": config.env.train_split, "dev": config.env.dev_split}
-    return chosen.get(name) or roles(config.env.name).get(name, name)
+    if name == "train":
+        return config.env.train_split or split_for(config.env.name, name)
+    if name == "dev":
+        return config.env.dev_split or split_for(config.env.name, name)
+    return split_for(config.env.name, name) if name == "test" else name
 
 
 def _is_done(path: Path, config: RunConfig, stage: Stage, panel: Panel, policy: str) -> bool:
