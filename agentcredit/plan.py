@@ -79,24 +79,22 @@ def lacks(config: RunConfig) -> list[Lack]:
 
 def _environment(config: RunConfig) -> list[Lack]:
     from agentcredit.envs import registry
+    from agentcredit.envs.setup import is_ready, official_folder
 
-    entry = registry.entry(config.env.name)
+    name = config.env.name
+    entry = registry.entry(name)
     found: list[Lack] = []
-    try:
-        registry.interpreter(config.env.name)
-    except MissingError as error:
-        # One that the user chose cannot be mended by training; the usual one is made with pip, in a minute or two.
-        chosen = os.environ.get(registry.interpreter_variable(config.env.name))
-        brought = f"The interpreter of {entry.name}: training makes it with pip ({' '.join(entry.requirements)})."
-        found.append(Lack(str(error), blocks=True) if chosen else Lack(brought, blocks=False))
-    if config.env.official and entry.data_variable and not os.environ.get(entry.data_variable):
-        found.append(
-            Lack(
-                f"The official data of {entry.name}: set {entry.data_variable}, or run "
-                f"`agentcredit envs setup {entry.name} --official`.",
-                blocks=True,
-            )
-        )
+    if not is_ready(name):
+        brought = f"training makes it with pip ({' '.join(entry.requirements)})"
+        found.append(Lack(f"The interpreter of {name}: {brought}.", blocks=False))
+    else:
+        try:
+            registry.interpreter(name)
+        except MissingError as error:  # the one that the user's variable names
+            found.append(Lack(str(error), blocks=True))
+    if config.env.official and not official_folder(name).is_dir():
+        way = f"set {entry.data_variable}, or run `agentcredit envs setup {name} --official`"
+        found.append(Lack(f"The official data of {name}, expected in {official_folder(name)}: {way}.", blocks=True))
     return found
 
 

@@ -113,12 +113,14 @@ def _plan_lines(settings: Resolved, label: str, folder: Path) -> list[str]:
 def _train(settings: Resolved, fresh: bool, fork: str, as_json: bool) -> None:
     from agentcredit.cli.display import display
     from agentcredit.cli.logs import logging_to
+    from agentcredit.envs.setup import ensure
     from agentcredit.plan import lacks
     from agentcredit.rundir import RunDir
 
     blocking = [lack.what for lack in lacks(settings.config) if lack.blocks]
     if blocking:
         raise MissingError(f"Missing: {' '.join(blocking)}")
+    ensure(settings.config.env.name, say)
     with RunDir.open(settings.config, origins=settings.origins, fresh=fresh, fork=fork) as run:
         say(f"Run {run.path}, attempt {run.attempt}")
         with (
