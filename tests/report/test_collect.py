@@ -1,0 +1,75 @@
+import pytest
+
+from agentcredit.errors import MissingError, UsageError
+from agentcredit.report.collect import collect, select
+from tests.report.build import write_run
+
+
+def names(selection) -> set[tuple[str, str, int]]:
+    return {(e.header.run, e.header.split, e.header.step) for e in selection.evaluations}
+
+
+def test_an_empty_folder_is_one_sentence(tmp_path):
+    with pytest.raises(MissingError, match=r"no evaluations in .*agentcredit eval RUN --split test") as error:
+        collect(tmp_path / "runs")
+    assert error.value.exit_code == 3
+
+
+def test_runs_are_found_by_name_and_by_path(tmp_path):
+    write_run(tmp_path, "grpo", "10")
+    path = write_run(tmp_path, "proas", "11")
+    assert len(collect(tmp_path)) == 2
+    assert [e.header.method for e in collect(tmp_path, ["alfworld__proas__tiny__s0"])] == ["proas"]
+    assert [e.header.method for e in collect(tmp_path / "elsewhere", [str(path.parent.parent)])] == ["proas"]
+    assert len(collect(tmp_path, ["alfworld__proas__tiny__s0"] * 2)) == 1
+
+
+def test_an_unknown_run_gets_the_nearest_name(tmp_path):
+    write_run(tmp_path, "grpo", "10")
+    with pytest.raises(UsageError, match="Did you mean 'alfworld__grpo__tiny__s0'"):
+        collect(tmp_path, ["alfworld__grpo__tiny__s1"])
+
+
+def test_a_run_without_evaluations_is_named(tmp_path):
+    (tmp_path / "fresh").mkdir()
+    with pytest.raises(MissingError, match=r"the runs named \(fresh\)"):
+        collect(tmp_path, ["fresh"])
+
+
+def test_the_last_checkpoint_and_the_warm_start_are_kept(tmp_path):
+    for step in (-1, 10, 20, 9):
+        write_run(tmp_path, "grpo", "10", step=step)
+    write_run(tmp_path, "grpo", "10", policy="random")
+    selection = select(collect(tmp_path))
+    assert sorted((e.header.policy, e.header.step) for e in selection.evaluations) == [
+        ("random", 30),
+        ("transformers", -1),
+        ("transformers", 20),
+    ]
+    assert selection.notes == ()
+
+
+def test_test_is_shown_where_any_run_has_it_and_what_is_missing_is_said(tmp_path):
+    write_run(tmp_path, "grpo", "10")
+    write_run(tmp_path, "grpo", "10", split="valid_seen", role="dev")
+    write_run(tmp_path, "proas", "10", split="valid_seen", role="dev")
+    write_run(tmp_path, "proas", "10", run="sw", env="scienceworld", split="dev", role="dev")
+    selection = select(collect(tmp_path))
+    assert names(selection) == {("alfworld__grpo__tiny__s0", "valid_unseen", 30), ("sw", "dev", 30)}
+    assert selection.notes == (
+        "alfworld: without a test evaluation, so not shown: alfworld__proas__tiny__s0.",
+        "scienceworld: no test evaluation yet, so these are dev results; `agentcredit eval RUN` adds test.",
+    )
+
+
+@pytest.mark.parametrize("asked", ["valid_seen", "dev"])
+def test_a_split_is_asked_for_by_name_or_role(tmp_path, asked):
+    write_run(tmp_path, "grpo", "10")
+    write_run(tmp_path, "grpo", "10", split="valid_seen", role="dev")
+    assert names(select(collect(tmp_path), asked)) == {("alfworld__grpo__tiny__s0", "valid_seen", 30)}
+
+
+def test_an_unknown_split_gets_the_nearest_name(tmp_path):
+    write_run(tmp_path, "grpo", "10")
+    with pytest.raises(UsageError, match=r"'valid_unsen'.*Did you mean 'valid_unseen'"):
+        select(collect(tmp_path), "valid_unsen")
