@@ -119,11 +119,20 @@ class Corridor:
             score=float(self.open),
             success=self.open,
             valid=valid,
-            admissible=["left", "open", "right", "take"],
+            admissible=self._admissible(),
             state_key=f"{self.task} {state}",
             lifted_key=state,
             full_state=state if self.markov else None,
         )
+
+    def _admissible(self) -> list[str]:
+        possible = {
+            "left": self.place > 0,
+            "open": self.place == PLACES - 1 and self.has_key and not self.open,
+            "right": self.place < PLACES - 1,
+            "take": self.place == 0 and not self.has_key,
+        }
+        return [action for action, can in possible.items() if can]
 
     def _log(self, what: str) -> None:
         """What was really simulated, for tests that count it."""
