@@ -4,26 +4,32 @@
 
     size        ``small`` (7 receptacles, the CPU default) or ``full`` (the room as it is)
     official    use the official games instead of generated ones
-    data        folder of the official games; empty: the variable ``ALFWORLD_DATA``
+    data        folder of the official games; empty: the variable ``ALFWORLD_DATA``, then ``<home>/data/alfworld``
     home        folder for what is kept between runs (translations, task lists, expert episodes)
     accept_put  read ``put X in/on Y``, the command before alfworld 0.4, as the ``move X to Y`` of today; default yes
 """
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from agentcredit.envs.alfworld_demonstrations import DemonstrationStore, searching_episode, stored_episode
 from agentcredit.envs.alfworld_engine import NOTHING_HAPPENS, engine_class
-from agentcredit.envs.alfworld_expert import expert_steps
+from agentcredit.envs.alfworld_expert import EXPERT_VERSION
 from agentcredit.envs.alfworld_games import Game, Games
 from agentcredit.envs.alfworld_generated import GeneratedGames
+from agentcredit.envs.alfworld_official import OfficialGames
 from agentcredit.envs.alfworld_package import TASK_TYPES, package
 from agentcredit.envs.alfworld_state import StateReader
-from agentcredit.envs.base import EnvSpec, ExpertEpisode, ExpertStep, StepResult, TaskInfo
+from agentcredit.envs.base import EnvSpec, ExpertEpisode, StepResult, TaskInfo
+
+ADAPTER_VERSION = 1
+"""Raised when observations, keys or admissible commands change: whatever was kept of the old ones is then not used."""
 
 INSTRUCTIONS = """You are in a room of a house and act in it by short commands, one at a time, until the task is done.
 Commands: go to (place); open (place); close (place); take (object) from (place); move (object) to (place);
@@ -36,7 +42,11 @@ _MOVE = re.compile(r"move (.+?) to (.+)")
 
 
 def make(options: Mapping[str, Any]) -> Alfworld:
-    """One episode slot. Raises ValueError for an unknown option or size."""
+    """One episode slot.
+
+    Raises:
+        ValueError: an unknown option or size, or official games that are absent or not complete.
+    """
     known = {"size", "official", "data", "home", "accept_put", "show_admissible"}  # it always lists them
     unknown = sorted(set(options) - known)
     if unknown:
@@ -46,7 +56,12 @@ def make(options: Mapping[str, Any]) -> Alfworld:
 
 
 def _games(options: Mapping[str, Any], home: Path) -> Games:
-    return GeneratedGames(options.get("size") or "small", home)
+    if not options.get("official"):
+        return GeneratedGames(options.get("size") or "small", home)
+    folders = (
+        [options["data"]] if options.get("data") else [os.environ.get("ALFWORLD_DATA", ""), home / "data" / "alfworld"]
+    )
+    return OfficialGames([folder for folder in folders if folder], home)
 
 
 class Alfworld:
@@ -54,7 +69,8 @@ class Alfworld:
 
     def __init__(self, games: Games, home: Path, accept_put: bool = True) -> None:
         self._games = games
-        self._home = home
+        self._translations = home / "cache" / "alfworld" / "translations"
+        self._demonstrations = DemonstrationStore(home / "cache" / "alfworld" / "demonstrations")
         self._accept_put = accept_put
         self._engine: Any = None
         self._loaded: Game | None = None
@@ -65,7 +81,7 @@ class Alfworld:
         """What the environment is."""
         return EnvSpec(
             name="alfworld",
-            version=self._games.version,
+            version=f"{self._games.version}.{ADAPTER_VERSION}",
             package=f"alfworld {package().version}",
             deterministic=True,
             markov=True,
@@ -93,7 +109,7 @@ class Alfworld:
         if self._loaded is None or self._loaded.id != task_id:
             game = self._games.game(task_id)
             if self._engine is None:
-                self._engine = engine_class(self._home / "cache" / "alfworld" / "translations")()
+                self._engine = engine_class(self._translations)()
             self._engine.load(game)
             self._loaded = game
         state = self._engine.reset()
@@ -110,20 +126,16 @@ class Alfworld:
         return self._result(state.feedback, state, valid=state.feedback != NOTHING_HAPPENS, reward=reward)
 
     def expert(self, task_id: str) -> ExpertEpisode | None:
-        """The searching expert's episode, or None where it does not win."""
+        """The searching expert's episode; where it does not win, the stored walkthrough's; else None."""
         game = self._games.game(task_id)
-        results = [self.reset(task_id)]
-        steps: list[ExpertStep] = []
-        plan = expert_steps(game, results[0].observation)
-        try:
-            step = next(plan)
-            while not results[-1].done and len(steps) < self._games.default_max_turns:
-                steps.append(step)
-                results.append(self.step(step.action))
-                step = plan.send(results[-1].observation)
-        except StopIteration:
-            pass
-        return ExpertEpisode(task_id, steps, results) if results[-1].success else None
+        # The id is in the key: an episode names its task, and equal games may have two names.
+        key = (game.content_hash, task_id.replace("/", "_"), f"e{EXPERT_VERSION}", f"a{ADAPTER_VERSION}")
+        episode = self._demonstrations.load(key)
+        if episode is None:
+            episode = searching_episode(self, game, self._games.default_max_turns) or stored_episode(self, game)
+            if episode is not None:
+                self._demonstrations.save(key, episode)
+        return episode
 
     def close(self) -> None:
         """Lets the engine go."""

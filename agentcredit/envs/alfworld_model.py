@@ -7,51 +7,60 @@ advance. The tests hold the model's answers against the real engine's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agentcredit.envs.alfworld_expert import expert_steps
 from agentcredit.envs.alfworld_games import Game
+from agentcredit.envs.base import StepResult
 
 
 @dataclass
 class RoomModel:
-    """Places by name with their items; ``closed`` are the places whose door is shut."""
+    """Places by name with their items and their locations; ``closed`` are the places whose door is shut."""
 
     contents: Mapping[str, list[str]]
+    locations: Mapping[str, str]
     closed: set[str]
-    held: str = field(default="", init=False)
+    here: str = field(default="", init=False)
 
-    def look(self) -> str:
+    def start(self) -> StepResult:
         """What the agent sees from the middle of the room."""
-        return "You are in the middle of a room. Looking quickly around you, you see " + _listing(list(self.contents))
+        return self._result(
+            f"You are in the middle of a room. Looking quickly around you, you see {_listing(self.contents)}."
+        )
 
-    def step(self, command: str) -> str:
-        """The engine's answer to a command of the expert: only what the expert reads in it."""
+    def step(self, command: str) -> StepResult:
+        """The engine's answer to a command of the expert: of text and admissible commands what the expert reads."""
         match command.split():
             case ["go", "to", *place]:
-                return f"You arrive at {' '.join(place)}. {self._examine(' '.join(place))}"
+                self.here = self.locations[" ".join(place)]
+                return self._result(f"You arrive at {' '.join(place)}. {self._examine(' '.join(place))}")
             case ["open", *place]:
                 self.closed.discard(" ".join(place))
-                return f"You open the {' '.join(place)}. {self._examine(' '.join(place))}"
+                return self._result(f"You open the {' '.join(place)}. {self._examine(' '.join(place))}")
             case ["examine", *place]:
-                return self._examine(" ".join(place))
+                return self._result(self._examine(" ".join(place)))
             case ["take", kind, number, "from", *place]:
-                self.held = f"{kind} {number}"
-                self.contents[" ".join(place)].remove(self.held)
+                self.contents[" ".join(place)].remove(f"{kind} {number}")
             case ["move", kind, number, "to", *place]:
                 self.contents[" ".join(place)].append(f"{kind} {number}")
-        return ""
+        return self._result("")
 
     def _examine(self, place: str) -> str:
         if place in self.closed:
             return f"The {place} is closed."
         return f"On the {place}, you see {_listing(self.contents[place])}."
 
+    def _result(self, observation: str) -> StepResult:
+        # There is no way to go to where one is, nor to another place at the same location.
+        ways = [f"go to {place}" for place, location in self.locations.items() if location != self.here]
+        return StepResult(observation, admissible=ways)
+
 
 def expert_turns(game: Game, room: RoomModel) -> int:
     """How many turns the expert takes in the game."""
-    steps = expert_steps(game, room.look())
+    steps = expert_steps(game, room.start())
     turns = 0
     try:
         step = next(steps)
@@ -62,5 +71,5 @@ def expert_turns(game: Game, room: RoomModel) -> int:
         return turns
 
 
-def _listing(names: list[str]) -> str:
+def _listing(names: Iterable[str]) -> str:
     return ", ".join(f"a {name}" for name in names) or "nothing"

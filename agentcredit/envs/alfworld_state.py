@@ -35,6 +35,8 @@ _STATIC = frozenset(
     )
 )
 
+_DYNAMIC = frozenset(("atlocation", "holds", "inreceptacle", "opened", *_PROPERTIES))
+
 _NAME = re.compile(r"\b[a-z]+ \d+\b")
 
 
@@ -50,7 +52,7 @@ class StateReader:
         self._game = game
         self._name = name
         self.seen: tuple[str, ...] = ()
-        rows = self._rows(facts)
+        rows = self._rows(facts, frozenset(("receptacleatlocation", "openable", "inreceptacle")))
         self._places: dict[str, list[str]] = {}
         for place, location in rows("receptacleatlocation"):
             self._places.setdefault(location, []).append(place)
@@ -62,7 +64,7 @@ class StateReader:
         """Takes in what a step led to."""
         self._facts = facts
         self._remember(observation)
-        rows = self._rows(facts)
+        rows = self._rows(facts, _DYNAMIC)
         location = next((location for _, location in rows("atlocation")), "")
         self.here = sorted(self._places.get(location, ()))
         self.held = [item for _, item in rows("holds")]
@@ -138,13 +140,10 @@ class StateReader:
                 if name.split()[0] == kind and name not in known and len(known) < needed:
                     self.seen = tuple(sorted((*self.seen, name)))
 
-    def _rows(self, facts: Mapping[Any, Iterable[Any]]) -> Callable[[str], list[Any]]:
+    def _rows(self, facts: Mapping[Any, Iterable[Any]], wanted: frozenset[str]) -> Callable[[str], list[Any]]:
         by_name: dict[str, list[tuple[str, ...]]] = {}
         for signature, group in facts.items():
-            if signature.name in _READ:
+            if signature.name in wanted:
                 rows = [tuple(self._name(argument) for argument in fact.arguments) for fact in group]
                 by_name.setdefault(signature.name, []).extend(rows)
         return lambda name: sorted(by_name.get(name, []))
-
-
-_READ = frozenset(("receptacleatlocation", "openable", "inreceptacle", "atlocation", "holds", "opened", *_PROPERTIES))

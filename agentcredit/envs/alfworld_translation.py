@@ -17,9 +17,7 @@ from typing import Any
 
 from agentcredit.files import atomic_write_bytes
 
-_IN_MEMORY = 32
-_MAX_FILES = 20_000
-"""Some 9 KiB each for small games and 60 KiB for whole rooms; the oldest go first."""
+_IN_MEMORY = 16
 
 
 class TranslationMemo:
