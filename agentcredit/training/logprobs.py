@@ -73,8 +73,8 @@ class TokenScorer:
             )
             logprobs.append(logprob)
             entropies.append(entropy)
-        if not chunks:
-            return hidden_KD.new_zeros(0).float(), hidden_KD.new_zeros(0).float()
+        if not chunks:  # no token to predict: empty, but part of the graph, so that a loss of 0 has its gradient of 0
+            return hidden_KD.float().sum(dim=1), hidden_KD.detach().float().sum(dim=1)
         return torch.cat(logprobs), torch.cat(entropies)
 
     def _chunks(self, batch: MicroBatch) -> Iterator[tuple[int, int, np.ndarray | None]]:

@@ -63,6 +63,28 @@ def test_loss_and_gradient_do_not_depend_on_the_micro_batches(make_model, make_r
         assert_close(gradient, seen[2])
 
 
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_an_update_does_not_depend_on_the_token_budget(make_model, make_rows, aggregation):
+    rows, seen = make_rows(LENGTHS), []
+    rows.append(dataclasses.replace(make_rows([6], seed=5)[0], prefix=(3, 20)))
+    for budget in (64, 200, 8192):
+        learner = learner_of(make_model(), LossConfig(aggregation=aggregation), tokens_per_microbatch=budget)
+        n_batches: list[int] = []
+        learner.model.get_decoder().register_forward_hook(lambda *_, count=n_batches: count.append(1))
+        seen.append((learner.update(rows, step=0), len(n_batches)))
+    assert seen[0][1] > seen[1][1] > seen[2][1] == 1
+    for metrics, _ in seen[:2]:
+        assert metrics == pytest.approx(seen[2][0], rel=1e-5, abs=1e-6)
+
+
+def test_a_row_with_nothing_to_predict_has_a_gradient_of_zero(make_model, make_rows):
+    (row,) = make_rows([9], ce=0.0)
+    learner = learner_of(make_model())
+    empty = dataclasses.replace(row, sampled=np.zeros(9, dtype=bool))
+    learner.accumulate([collate([empty], [np.zeros(9)], [0])], 1.0, None, Tally())
+    assert all(p.grad is None or not p.grad.any() for p in learner.model.parameters())
+
+
 def test_the_loss_is_the_formula(make_model, make_rows, naive_logprobs):
     """All three streams against the formula, written out token by token in float64 from full logits."""
     config = LossConfig(clip_low=0.1, clip_high=0.3, dual_clip=2.0, kl=0.05)
