@@ -196,10 +196,11 @@ def read(path: Path) -> Evaluation:
         MissingError: the file cannot be read, or is not a whole file of outcomes of this format.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Not splitlines(): it also splits at characters that JSON leaves as they are.
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise MissingError(f"Evaluation {path} cannot be read ({error}); run `agentcredit eval` again.") from error
-    if not lines:
+    if not lines[0]:
         raise MissingError(f"Evaluation {path} is empty; run `agentcredit eval` again.")
     try:
         header = _header(json.loads(lines[0]))

@@ -53,6 +53,12 @@ def test_written_outcomes_come_back_in_order(tmp_path):
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
+def test_a_name_with_an_odd_line_separator_survives(tmp_path):
+    odd = [dataclasses.replace(OUTCOMES[0], task_id="a\u2028b\x85c")]
+    outcomes.write(tmp_path / "odd.jsonl", header(), odd)
+    assert outcomes.read(tmp_path / "odd.jsonl").outcomes == tuple(odd)
+
+
 def test_a_task_listed_twice_is_refused(tmp_path):
     with pytest.raises(ValueError, match="'t1', repeat 0 is listed twice"):
         outcomes.write(tmp_path / "x.jsonl", header(), [*OUTCOMES, OUTCOMES[1]])

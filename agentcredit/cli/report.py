@@ -24,7 +24,9 @@ class ReportFormat(StrEnum):
 
 
 def report(
-    runs: Annotated[list[str] | None, typer.Argument(help="Runs to report: names or folders; none: all.")] = None,
+    runs: Annotated[
+        list[str] | None, typer.Argument(help="Runs to report: names, their beginnings, or folders; none: all.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
     split: Annotated[
         str, typer.Option(help="A split, or a role (train, dev, test); default: test where any run has it, else dev.")

@@ -9,6 +9,7 @@ from pathlib import Path
 from agentcredit import outcomes
 from agentcredit.errors import MissingError, UsageError, nearest
 from agentcredit.outcomes import EvalHeader, Evaluation
+from agentcredit.rundir import RunDir
 
 ROLES = ("test", "dev", "train")
 """Roles of splits, the most telling first."""
@@ -30,13 +31,13 @@ def collect(out: Path, runs: Sequence[str] = ()) -> list[Evaluation]:
 
     Args:
         out: folder of the runs.
-        runs: names below ``out``, or paths of runs' folders.
+        runs: names below ``out``, their beginnings, ``latest``, or paths of runs' folders.
 
     Raises:
-        UsageError: a named run does not exist.
+        UsageError: a named run does not exist, or its name is ambiguous.
         MissingError: there is no evaluation at all, or a file of one is broken.
     """
-    folders = [_folder(out, run) for run in runs] or sorted(path.parent for path in out.glob("*/eval"))
+    folders = [RunDir.find(out, run).path for run in runs] or sorted(path.parent for path in out.glob("*/eval"))
     files = [file for folder in dict.fromkeys(folders) for file in sorted((folder / "eval").glob("*.jsonl"))]
     if not files:
         where = f"the runs named ({', '.join(runs)})" if runs else f"{out}/*/eval"
@@ -53,6 +54,7 @@ def select(evaluations: Sequence[Evaluation], split: str = "") -> Selection:
     Args:
         evaluations: everything that was found.
         split: a split's name or a role; empty: for each environment test where any run has it, else dev, else train.
+            Where a split was played whole, and in part too (as training does with dev), only the whole is kept.
 
     Raises:
         UsageError: no evaluation has this split or role.
@@ -65,16 +67,22 @@ def select(evaluations: Sequence[Evaluation], split: str = "") -> Selection:
         notes: list[str] = []
     else:
         kept, notes = _default_role(evaluations)
+    kept, of_panels = _largest_panel(kept)
     last: dict[tuple[str, str, str, str, bool], Evaluation] = {}
     for evaluation in sorted(kept, key=lambda e: e.header.step):
         header = evaluation.header
         last[(header.run, header.env, header.split, header.policy, is_warm_start(header))] = evaluation
-    return Selection(tuple(sorted(last.values(), key=_order)), tuple(notes))
+    return Selection(tuple(sorted(last.values(), key=_order)), (*notes, *of_panels))
 
 
 def is_warm_start(header: EvalHeader) -> bool:
     """Whether the weights are those that training starts from."""
     return header.step < 0 and header.policy not in TEXT_POLICIES
+
+
+def is_method(header: EvalHeader) -> bool:
+    """Whether a method trained the weights; else they are the warm start's, or there are none."""
+    return header.step >= 0 and header.policy not in TEXT_POLICIES
 
 
 def _default_role(evaluations: Sequence[Evaluation]) -> tuple[list[Evaluation], list[str]]:
@@ -94,6 +102,28 @@ def _default_role(evaluations: Sequence[Evaluation]) -> tuple[list[Evaluation], 
     return kept, notes
 
 
+def _largest_panel(evaluations: Sequence[Evaluation]) -> tuple[list[Evaluation], list[str]]:
+    """Of the panels of a split, the whole one, or the largest part; panels of equal size are left to be refused."""
+    sizes: dict[tuple[str, str], tuple[bool, int]] = {}
+    for header in (e.header for e in evaluations):
+        place = (header.env, header.split)
+        sizes[place] = max(sizes.get(place, (False, 0)), _panel_size(header))
+    kept = [e for e in evaluations if _panel_size(e.header) == sizes[e.header.env, e.header.split]]
+    notes: list[str] = []
+    for env, split in sorted(sizes):
+        here = [e for e in evaluations if (e.header.env, e.header.split) == (env, split)]
+        without = _runs(here) - _runs(e for e in kept if (e.header.env, e.header.split) == (env, split))
+        if without:
+            whole, size = sizes[env, split]
+            panel = "the whole panel" if whole else f"the largest panel ({size} tasks)"
+            notes.append(f"{env} {split}: not evaluated on {panel}, so not shown: {', '.join(sorted(without))}.")
+    return kept, notes
+
+
+def _panel_size(header: EvalHeader) -> tuple[bool, int]:
+    return (not header.partial, header.panel_size)
+
+
 def _runs(evaluations: Iterable[Evaluation]) -> set[str]:
     return {e.header.run for e in evaluations}
 
@@ -101,12 +131,3 @@ def _runs(evaluations: Iterable[Evaluation]) -> set[str]:
 def _order(evaluation: Evaluation) -> tuple[str, str, str, str, int, int, str]:
     header = evaluation.header
     return (header.env, header.split, header.model, header.label, header.seed, header.step, header.run)
-
-
-def _folder(out: Path, run: str) -> Path:
-    for folder in (out / run, Path(run)):
-        if folder.is_dir():
-            return folder
-    known = [path.name for path in out.glob("*/") if path.is_dir()]
-    hint = nearest(run, known) if known else f" {out} holds no runs."
-    raise UsageError(f"There is no run '{run}' below {out} (--out).{hint}")

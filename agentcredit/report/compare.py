@@ -15,7 +15,7 @@ import numpy as np
 
 from agentcredit.errors import ComparisonRefused, UsageError, nearest
 from agentcredit.outcomes import EvalHeader, Evaluation, Outcome, Summary, summarise
-from agentcredit.report.collect import TEXT_POLICIES, is_warm_start
+from agentcredit.report.collect import TEXT_POLICIES, is_method, is_warm_start
 from agentcredit.report.likeness import check_alike
 from agentcredit.report.published import Published, published_for
 from agentcredit.stats.intervals import PLUS_FOUR, Interval, bootstrap_mean, hierarchical_bootstrap, wilson
@@ -102,7 +102,8 @@ def compare(evaluations: Sequence[Evaluation], baseline: str = "") -> list[Secti
         header = evaluation.header
         by_section.setdefault((header.env, header.split, header.model), []).append(evaluation)
     if baseline:
-        methods = {e.header.method for e in evaluations} | {e.header.label for e in evaluations}
+        trained = [e.header for e in evaluations if is_method(e.header)]
+        methods = {name for header in trained for name in (header.method, header.label)}
         if baseline not in methods:
             raise UsageError(
                 f"No run of method '{baseline}' (--baseline) is evaluated here.{nearest(baseline, methods)}"
@@ -132,7 +133,7 @@ def _by_label(evaluations: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
         header, label = evaluation.header, row_label(evaluation.header)
         earlier = groups.setdefault(label, {}).setdefault(header.seed, evaluation)
         # Every run of a comparison starts from the same weights and evaluates them: one of these is enough.
-        if earlier is not evaluation and label == header.label:
+        if earlier is not evaluation and is_method(header):
             raise ComparisonRefused(
                 f"{label} with seed {header.seed} is there twice, in runs {earlier.header.run} and {header.run}; "
                 "name the runs to report (`agentcredit report RUN RUN`)."
@@ -150,20 +151,20 @@ def row_label(header: EvalHeader) -> str:
 def _row(label: str, evaluations: list[Evaluation]) -> Row:
     counted = [outcome for e in evaluations for outcome in e.counted]
     header = evaluations[0].header
-    is_method = label == header.label
+    trained = is_method(header)
     types = sorted({outcome.task_type for outcome in counted})
     graded = any(outcome.score != float(outcome.success) for outcome in counted)
     return Row(
         label=label,
-        method=header.method if is_method else label,
-        is_method=is_method,
+        method=header.method if trained else label,
+        is_method=trained,
         evaluations=tuple(evaluations),
         rate=rate_of([e.counted for e in evaluations]),
         per_seed=tuple(summarise(e.outcomes, e.header.max_turns).rate for e in evaluations),
         summary=summarise((o for e in evaluations for o in e.outcomes), header.max_turns),
         score=_mean_score([e.counted for e in evaluations]) if graded else None,
         by_type={t: rate_of([[o for o in e.counted if o.task_type == t] for e in evaluations]) for t in types},
-        published=published_for(header.method, header.env) if is_method else (),
+        published=published_for(header.method, header.env) if trained else (),
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentcredit.outcomes import BUDGET_SHARES, Evaluation, Summary, summarise, summarise_by_type
-from agentcredit.report.compare import Rate, Row, Section, rate_of
+from agentcredit.outcomes import Evaluation
+from agentcredit.report.compare import Rate, Row, Section
 from agentcredit.stats.intervals import Interval
 
 NONE = "–"
@@ -30,38 +30,6 @@ def report_tables(sections: Sequence[Section], by_type: bool = False) -> list[Ta
         if by_type:
             tables.append(_type_table(section))
     return tables
-
-
-def evaluation_tables(evaluation: Evaluation) -> list[Table]:
-    """One evaluation alone: per task type and in all, then how its episodes ended."""
-    header = evaluation.header
-    columns = ("Task type", "Success %", "95 % interval", "k/n", "Turns", *(_share_name(s) for s in BUDGET_SHARES))
-    by_type = summarise_by_type(evaluation.outcomes, header.max_turns)
-    rows = [
-        _summary_cells(name, summary, rate_of([[o for o in evaluation.counted if o.task_type == name]]))
-        for name, summary in by_type.items()
-    ]
-    whole = summarise(evaluation.outcomes, header.max_turns)
-    rows.append(_summary_cells("all", whole, rate_of([evaluation.counted])))
-    marks = ", ".join(_marks([evaluation]))
-    notes = [
-        f"Panel {header.panel_name}, {header.panel_size} tasks, SHA-256 {header.panel_sha256[:16]}; "
-        f"policy {header.policy}, checkpoint {_step(header.step)}, {_decoding(evaluation)}.",
-        "Turns: mean over successes. ≤ 25 %: successes within a quarter of the turn budget "
-        f"({header.max_turns} turns). One seed: the interval covers tasks only.",
-    ]
-    if evaluation.harness_failures:
-        notes.append(f"{evaluation.harness_failures} episodes were ended by the harness and are in no rate.")
-    ends = tuple((reason, str(count)) for reason, count in whole.stop_reasons.items())
-    return [
-        Table(
-            f"{header.label} on {header.env} {header.split} ({header.role}): {marks}",
-            columns,
-            tuple(rows),
-            tuple(notes),
-        ),
-        Table("How episodes ended", ("Stop reason", "Episodes"), ends),
-    ]
 
 
 def _overview(sections: Sequence[Section]) -> Table:
@@ -169,12 +137,6 @@ def _type_cell(rate: Rate | None) -> str:
     return NONE if rate is None else f"{_points(rate.value)} {_interval(rate.interval)} {rate.k}/{rate.n}"
 
 
-def _summary_cells(name: str, summary: Summary, rate: Rate) -> tuple[str, ...]:
-    turns = NONE if summary.mean_turns is None else f"{summary.mean_turns:.1f}"
-    within = (str(summary.within[share]) for share in BUDGET_SHARES)
-    return (name, _points(rate.value), _interval(rate.interval), f"{rate.k}/{rate.n}", turns, *within)
-
-
 def _marks(evaluations: Sequence[Evaluation]) -> list[str]:
     """The data's source, and what else a reader must not overlook."""
     headers = [evaluation.header for evaluation in evaluations]
@@ -208,10 +170,6 @@ def _steps(section: Section) -> str:
 
 def _step(step: int) -> str:
     return "warm start" if step < 0 else f"step {step}"
-
-
-def _share_name(share: float) -> str:
-    return f"≤ {100 * share:g} %"
 
 
 def _points(rate: float | None) -> str:

@@ -53,7 +53,7 @@ def test_markdown_and_types(out):
     [
         (["--baseline", "gpro"], 2, "Did you mean 'grpo'"),
         (["--split", "valid_unsen"], 2, "Did you mean 'valid_unseen'"),
-        (["alfworld__grpo__tiny__s9"], 2, "There is no run 'alfworld__grpo__tiny__s9'"),
+        (["alfworld__grpo__tiny__s9"], 2, "There is no run 'alfworld__grpo__tiny__s9' in"),
         (["--format", "pdf"], 2, "pdf"),
     ],
 )

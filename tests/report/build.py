@@ -60,6 +60,7 @@ def write_run(
     head = header(method, seed, **changes)
     path = out / head.run / "eval" / f"{head.split}-{head.policy}-{head.step}.jsonl"
     outcomes.write(path, head, results(ends, head.repeats, scores))
+    (out / head.run / "config.toml").touch()  # every setting at its default
     return path
 
 

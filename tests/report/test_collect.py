@@ -21,6 +21,7 @@ def test_runs_are_found_by_name_and_by_path(tmp_path):
     assert len(collect(tmp_path)) == 2
     assert [e.header.method for e in collect(tmp_path, ["alfworld__proas__tiny__s0"])] == ["proas"]
     assert [e.header.method for e in collect(tmp_path / "elsewhere", [str(path.parent.parent)])] == ["proas"]
+    assert [e.header.method for e in collect(tmp_path, ["alfworld__proas"])] == ["proas"]
     assert len(collect(tmp_path, ["alfworld__proas__tiny__s0"] * 2)) == 1
 
 
@@ -32,6 +33,7 @@ def test_an_unknown_run_gets_the_nearest_name(tmp_path):
 
 def test_a_run_without_evaluations_is_named(tmp_path):
     (tmp_path / "fresh").mkdir()
+    (tmp_path / "fresh" / "config.toml").touch()
     with pytest.raises(MissingError, match=r"the runs named \(fresh\)"):
         collect(tmp_path, ["fresh"])
 
@@ -73,3 +75,18 @@ def test_an_unknown_split_gets_the_nearest_name(tmp_path):
     write_run(tmp_path, "grpo", "10")
     with pytest.raises(UsageError, match=r"'valid_unsen'.*Did you mean 'valid_unseen'"):
         select(collect(tmp_path), "valid_unsen")
+
+
+def test_the_whole_panel_is_kept_where_a_part_was_played_too(tmp_path):
+    part = {"panel_name": "dev[2]", "panel_size": 2, "partial": True}
+    for method in ("grpo", "proas"):
+        write_run(tmp_path / "part", method, "10", run=f"{method}-part", **part)
+        write_run(tmp_path / "both", method, "10", run=f"{method}-part", **part)
+    write_run(tmp_path / "both", "grpo", "10101010", step=20)
+    # Training's own partial evaluations are all there is: they are compared.
+    assert len(select(collect(tmp_path / "part")).evaluations) == 2
+    selection = select(collect(tmp_path / "both"))
+    assert names(selection) == {("alfworld__grpo__tiny__s0", "valid_unseen", 20)}
+    assert selection.notes == (
+        "alfworld valid_unseen: not evaluated on the whole panel, so not shown: grpo-part, proas-part.",
+    )

@@ -101,13 +101,15 @@ def test_warm_start_and_reference_rows_come_first_and_once():
         evaluation("proas", "1110"),
         evaluation("grpo", "1000", step=-1),
         evaluation("proas", "1000", step=-1),
-        evaluation("grpo", "0000", policy="random"),
-        evaluation("grpo", "1111", policy="expert"),
+        evaluation("random", "0000", policy="random", label="random", step=-1),
+        evaluation("random", "0000", policy="random", label="random", step=-1, run="other"),
+        evaluation("expert", "1111", policy="expert", label="expert", step=-1),
     ]
     (section,) = compare(evaluations)
     assert [row.label for row in section.rows] == ["expert", "random", "warm start", "grpo(default)", "proas(default)"]
     assert rows(section)["warm start"].rate.n == 4
     assert [row.comparison is None for row in section.rows] == [True, True, True, True, False]
+    assert [row.is_method for row in section.rows] == [False, False, False, True, True]
     assert rows(section)["random"].published == ()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from agentcredit.report.compare import compare
 from agentcredit.report.render import as_csv, as_json, markdown
-from agentcredit.report.tables import evaluation_tables, report_tables
+from agentcredit.report.tables import report_tables
 from agentcredit.stats.intervals import wilson
 from tests.report.build import evaluation
 
@@ -103,16 +103,6 @@ def test_task_types_are_rows():
     _, table = report_tables(compare(TWO), by_type=True)
     assert table.columns == ("Task type", "grpo(default)", "proas(default)")
     assert cells(table, "heat")["proas(default)"].endswith(" 3/4")
-
-
-def test_one_evaluation_alone():
-    table, ends = evaluation_tables(evaluation("grpo", "110x", policy="random"))
-    assert cells(table, "all")["k/n"] == "2/3"
-    # A success takes 5 of 20 turns: within a quarter.
-    assert (cells(table, "all")["≤ 25 %"], cells(table, "all")["Turns"]) == ("2", "5.0")
-    assert [row[0] for row in table.rows] == ["heat", "pick", "all"]
-    assert "1 episodes were ended by the harness" in " ".join(table.notes)
-    assert dict(ends.rows) == {"env_error": "1", "max_turns": "1", "success": "2"}
 
 
 def test_markdown_keeps_its_columns():
