@@ -4,8 +4,8 @@
 
     size        ``small`` (7 receptacles, the CPU default) or ``full`` (the room as it is)
     official    use the official games instead of generated ones
-    data        folder of the official games; empty: the variable ``ALFWORLD_DATA``, then ``<home>/data/alfworld``
-    home        folder for what is kept between runs (translations, task lists, expert episodes)
+    data        folder of the official games; empty: the variable ``ALFWORLD_DATA``, then ``<home>/data/alfworld/official``
+    home        folder for what is kept between runs (translations, task lists)
     accept_put  read ``put X in/on Y``, the command before alfworld 0.4, as the ``move X to Y`` of today; default yes
 """
 
@@ -14,22 +14,19 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from agentcredit.envs.alfworld_demonstrations import DemonstrationStore, searching_episode, stored_episode
+from agentcredit.envs.alfworld_demonstrations import searching_episode, stored_episode
 from agentcredit.envs.alfworld_engine import NOTHING_HAPPENS, engine_class
-from agentcredit.envs.alfworld_expert import EXPERT_VERSION
 from agentcredit.envs.alfworld_games import Game, Games
 from agentcredit.envs.alfworld_generated import GeneratedGames
 from agentcredit.envs.alfworld_official import OfficialGames
 from agentcredit.envs.alfworld_package import TASK_TYPES, package
 from agentcredit.envs.alfworld_state import StateReader
 from agentcredit.envs.base import EnvSpec, ExpertEpisode, StepResult, TaskInfo
-
-ADAPTER_VERSION = 1
-"""Raised when observations, keys or admissible commands change: whatever was kept of the old ones is then not used."""
 
 INSTRUCTIONS = """You are in a room of a house and act in it by short commands, one at a time, until the task is done.
 Commands: go to (place); open (place); close (place); take (object) from (place); move (object) to (place);
@@ -58,10 +55,14 @@ def make(options: Mapping[str, Any]) -> Alfworld:
 def _games(options: Mapping[str, Any], home: Path) -> Games:
     if not options.get("official"):
         return GeneratedGames(options.get("size") or "small", home)
-    folders = (
-        [options["data"]] if options.get("data") else [os.environ.get("ALFWORLD_DATA", ""), home / "data" / "alfworld"]
-    )
-    return OfficialGames([folder for folder in folders if folder], home)
+    named = options.get("data") or os.environ.get("ALFWORLD_DATA")
+    return _official(Path(named) if named else home / "data" / "alfworld" / "official", home)
+
+
+@lru_cache(maxsize=1)
+def _official(folder: Path, home: Path) -> OfficialGames:
+    """Shared by all slots of a process: looking through the folders takes a while."""
+    return OfficialGames(folder, home)
 
 
 class Alfworld:
@@ -70,7 +71,6 @@ class Alfworld:
     def __init__(self, games: Games, home: Path, accept_put: bool = True) -> None:
         self._games = games
         self._translations = home / "cache" / "alfworld" / "translations"
-        self._demonstrations = DemonstrationStore(home / "cache" / "alfworld" / "demonstrations")
         self._accept_put = accept_put
         self._engine: Any = None
         self._loaded: Game | None = None
@@ -81,7 +81,7 @@ class Alfworld:
         """What the environment is."""
         return EnvSpec(
             name="alfworld",
-            version=f"{self._games.version}.{ADAPTER_VERSION}",
+            version=self._games.version,
             package=f"alfworld {package().version}",
             deterministic=True,
             markov=True,
@@ -119,7 +119,9 @@ class Alfworld:
 
     def step(self, action: str) -> StepResult:
         """Plays one command. An inadmissible one answers ``Nothing happens.`` and changes nothing."""
-        command = self._normal(action)
+        command = " ".join(action.lower().split())
+        if self._accept_put:
+            command = in_the_words_of(self._admissible, command)
         known = self._success
         state, _, _ = self._engine.step(command)
         reward = float(bool(state["won"]) and not known)
@@ -128,29 +130,11 @@ class Alfworld:
     def expert(self, task_id: str) -> ExpertEpisode | None:
         """The searching expert's episode; where it does not win, the stored walkthrough's; else None."""
         game = self._games.game(task_id)
-        # The id is in the key: an episode names its task, and equal games may have two names.
-        key = (game.content_hash, task_id.replace("/", "_"), f"e{EXPERT_VERSION}", f"a{ADAPTER_VERSION}")
-        episode = self._demonstrations.load(key)
-        if episode is None:
-            episode = searching_episode(self, game, self._games.default_max_turns) or stored_episode(self, game)
-            if episode is not None:
-                self._demonstrations.save(key, episode)
-        return episode
+        return searching_episode(self, game, self._games.default_max_turns) or stored_episode(self, game)
 
     def close(self) -> None:
         """Lets the engine go."""
         self._engine = self._loaded = None
-
-    def _normal(self, action: str) -> str:
-        """The command in the words of the game's grammar: today's ``move .. to``, or the older ``put .. in/on``."""
-        command = " ".join(action.lower().split())
-        if not self._accept_put or command in self._admissible:
-            return command
-        if found := _PUT.fullmatch(command):
-            return f"move {found[1]} to {found[2]}"
-        if found := _MOVE.fullmatch(command):
-            return f"put {found[1]} in/on {found[2]}"
-        return command
 
     def _result(self, text: str, state: Any, valid: bool, reward: float) -> StepResult:
         observation = text.strip()
@@ -169,3 +153,15 @@ class Alfworld:
             lifted_key=self._reader.lifted_key(),
             full_state=self._reader.full_state(),
         )
+
+
+def in_the_words_of(admissible: Sequence[str], command: str) -> str:
+    """The command for putting something down as the game's grammar has it, where that makes it admissible.
+
+    Games and papers before alfworld 0.4 say ``put X in/on Y``, later ones ``move X to Y``.
+    """
+    if command in admissible:
+        return command
+    said = _PUT.fullmatch(command) or _MOVE.fullmatch(command)
+    forms = (f"move {said[1]} to {said[2]}", f"put {said[1]} in/on {said[2]}") if said else ()
+    return next((form for form in forms if form in admissible), command)

@@ -1,17 +1,12 @@
-"""Expert episodes: played once through the engine, kept on disk with all that was seen, so nothing is replayed."""
+"""Expert episodes, played through the engine, with a thought before each step."""
 
 from __future__ import annotations
 
-import json
-import zlib
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol
 
 from agentcredit.envs.alfworld_expert import expert_steps
 from agentcredit.envs.alfworld_games import Game
-from agentcredit.envs.base import ExpertEpisode, ExpertStep, StepResult, to_plain
-from agentcredit.files import atomic_write_bytes
+from agentcredit.envs.base import ExpertEpisode, ExpertStep, StepResult
 
 
 class Player(Protocol):
@@ -67,27 +62,3 @@ def _thoughts(game: Game) -> list[str]:
             goal = f"put {kind} in {rest[-2]}"
         thoughts.append(goal or f"find {game.target}")
     return thoughts[::-1]
-
-
-class DemonstrationStore:
-    """Episodes by a key that names everything they depend on; a file each, compressed."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def load(self, key: Sequence[str]) -> ExpertEpisode | None:
-        """The episode of that key, or None where there is none (whole) yet."""
-        try:
-            record = json.loads(zlib.decompress(self._path(key).read_bytes()))
-        except (FileNotFoundError, zlib.error, json.JSONDecodeError):
-            return None
-        steps = [ExpertStep(**step) for step in record["steps"]]
-        return ExpertEpisode(record["task_id"], steps, [StepResult(**result) for result in record["results"]])
-
-    def save(self, key: Sequence[str], episode: ExpertEpisode) -> None:
-        """Keeps an episode."""
-        atomic_write_bytes(self._path(key), zlib.compress(json.dumps(to_plain(episode)).encode(), 6))
-
-    def _path(self, key: Sequence[str]) -> Path:
-        first, *others = key
-        return self._folder / first[:2] / ("-".join((first, *others)) + ".z")

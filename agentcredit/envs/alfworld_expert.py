@@ -15,9 +15,6 @@ from agentcredit.envs.alfworld_games import Game
 from agentcredit.envs.alfworld_package import package
 from agentcredit.envs.base import ExpertStep, StepResult
 
-EXPERT_VERSION = 1
-"""Part of the key under which expert episodes are kept; raised when the expert acts differently."""
-
 _ITEM = re.compile(r"\ban? ([a-z]+ \d+)")
 
 Steps = Generator[ExpertStep, StepResult, None]

@@ -26,14 +26,14 @@ _HELP = "Fetch the games with `agentcredit envs setup alfworld --official`, or p
 
 
 class OfficialGames:
-    """The official games below one of several folders.
+    """The official games below a folder.
 
     Args:
-        folders: tried in order; each may be the data folder or ``json_2.1.1`` itself.
+        folder: the data folder, or ``json_2.1.1`` itself.
         home: where the lists of games are kept: reading 3,827 files takes a while, and need not be done twice.
 
     Raises:
-        ValueError: no folder has the games, or some are missing; the sentence says which and how many.
+        ValueError: the folder has no games, or some are missing; the sentence says which and how many.
     """
 
     official = True
@@ -41,10 +41,10 @@ class OfficialGames:
     data_source = f"official games ({RELEASE})"
     default_max_turns = 50
 
-    def __init__(self, folders: Sequence[str | Path], home: Path) -> None:
+    def __init__(self, folder: Path, home: Path) -> None:
         self.counts = dict(COUNTS)
         self._lists = home / "data" / "alfworld"
-        self._root = _release_folder(folders)
+        self._root = _release_folder(folder)
         self._check({split: len(self._candidates(split)) for split in COUNTS}, at_least=True)
 
     def tasks(self, split: str) -> list[TaskInfo]:
@@ -124,16 +124,11 @@ def _counts(file: Path) -> bool:
     return record["task_type"] in TASK_TYPES and bool(json.loads(file.read_text(encoding="utf-8")).get("solvable"))
 
 
-def _release_folder(folders: Sequence[str | Path]) -> Path:
-    given = [Path(folder) for folder in folders if str(folder)]
-    for folder in given:
-        for root in (folder / RELEASE, folder):
-            if all((root / split).is_dir() for split in COUNTS):
-                return root
-    looked = ", ".join(map(str, given)) or "no folder: ALFWORLD_DATA is not set"
-    raise ValueError(
-        f"The official ALFWorld games ({RELEASE}/train, valid_seen, valid_unseen) were not found in {looked}. {_HELP}"
-    )
+def _release_folder(folder: Path) -> Path:
+    for root in (folder / RELEASE, folder):
+        if all((root / split).is_dir() for split in COUNTS):
+            return root
+    raise ValueError(f"There are no official ALFWorld games in {folder}: no {RELEASE}/{', '.join(COUNTS)}. {_HELP}")
 
 
 def _fingerprint(files: Sequence[Path]) -> str:
