@@ -82,8 +82,8 @@ def set_up(
 @app.command()
 def check(
     name: Name,
-    episodes: Annotated[int, typer.Option("--episodes", min=1, help="Expert episodes over all splits.")] = 24,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="New workers that replay every episode.")] = 3,
+    episodes: Annotated[int, typer.Option("--episodes", min=1, help="Expert episodes over all splits.")] = 18,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="New workers that replay every episode.")] = 2,
     size: Size = "small",
     official: Official = False,
     as_json: AsJson = False,

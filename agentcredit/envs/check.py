@@ -20,8 +20,8 @@ from agentcredit.envs.panels import build_panel, committed, role_of, sample
 if TYPE_CHECKING:
     from agentcredit.config import EnvConfig
 
-EPISODES = 24
-WORKERS = 3
+EPISODES = 18
+WORKERS = 2
 
 Say = Callable[[str], None]
 

@@ -8,8 +8,11 @@ two against each other.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
+import time
 from typing import Any
 
 JAVA_OPTIONS = (
@@ -53,6 +56,7 @@ class Simulator:
             gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_field=True),
             java_process=self._process,
         )
+        threading.Thread(target=_end_with_parent, args=(self._process,), daemon=True).start()
         self.java: Any = self._gateway.jvm
         self.server: Any = self.java.scienceworld.runtime.pythonapi.PythonInterface()
         self._interface: Any = None
@@ -103,3 +107,14 @@ class Simulator:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def _end_with_parent(java: subprocess.Popen[bytes]) -> None:
+    """Kills Java once the program that started this process is gone.
+
+    A worker that waits for Java cannot see that its program has died; its call fails, and it ends, when Java does.
+    """
+    parent = os.getppid()
+    while os.getppid() == parent and java.poll() is None:
+        time.sleep(1.0)
+    java.kill()
