@@ -15,8 +15,8 @@ from agentcredit.policies.models import SMOLLM2, TINY, load, smollm2_folder
 from agentcredit.policies.prompts import Prompts
 from agentcredit.policies.speakers import Sampling, TokenSpeaker
 from agentcredit.policies.transformers import TransformersPolicy
-from agentcredit.rollout import Settings
 from agentcredit.progress import Progress
+from agentcredit.rollout import Settings
 from agentcredit.training.warmstart import WarmStart, warm_start
 
 

@@ -191,6 +191,25 @@ class EvalConfig(Section):
     repeats: int = Field(default=1, ge=1, description="Episodes per task.")
 
 
+class ArmConfig(Section):
+    """One method of a comparison."""
+
+    method: str = Field(description="Method, or several joined by +.")
+    base: str = Field(default="", description="Group estimator below it.")
+    params: dict[str, Any] = Field(default_factory=dict, description="Parameters, besides those of [method].")
+
+
+class CompareConfig(Section):
+    """What `agentcredit compare` trains; a single run ignores it."""
+
+    arms: tuple[ArmConfig, ...] = Field(default=(), description="The methods that are compared, the baseline first.")
+    seeds: tuple[int, ...] = Field(default=(0,), description="Seeds; every method gets each of them.")
+    jobs: int = Field(default=1, ge=1, description="Runs at a time.")
+    splits: tuple[str, ...] = Field(
+        default=("test",), description="Splits, or their roles, that are played at the end."
+    )
+
+
 class TrackConfig(Section):
     """MLflow."""
 
@@ -219,6 +238,7 @@ class RunConfig(Section):
     train: TrainConfig = TrainConfig()
     eval: EvalConfig = EvalConfig()
     track: TrackConfig = TrackConfig()
+    compare: CompareConfig = CompareConfig()
 
     def fingerprint(self) -> str:
         """First 8 hex digits of the SHA-256 of all that may change a result.
@@ -241,6 +261,7 @@ _NOT_IN_FINGERPRINT: Any = {
     "name": True,
     "out": True,
     "track": True,
+    "compare": True,
     "env": {"processes", "instances", "call_timeout", "retries", "max_failure_share", "cache", "cache_mb"},
     "train": {"checkpoint_every", "keep_checkpoints", "save_episodes"},
 }

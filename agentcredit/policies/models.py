@@ -38,7 +38,9 @@ def load(policy: PolicyConfig, source: str | Path) -> tuple[Any, Any]:
     """
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()  # its bars would tear the live panel
     device = device_of(policy)
     dtype = {"auto": "bfloat16" if device.startswith("cuda") else "float32"}.get(policy.dtype, policy.dtype)
     torch.set_num_threads(policy.threads)
