@@ -159,6 +159,11 @@ class EnvClient(Protocol):
         """What the environment is."""
         ...
 
+    @property
+    def capacity(self) -> int:
+        """How many episodes can be live without replays; an environment that is not deterministic takes no more."""
+        ...
+
     def tasks(self, split: str) -> list[TaskInfo]:
         """All tasks of a split, sorted by id. Raises ``UsageError`` for an unknown split."""
         ...

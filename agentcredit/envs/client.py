@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from agentcredit.envs.base import EnvFailure, EnvSpec, ExpertEpisode, StepResult, TaskInfo
@@ -65,11 +65,7 @@ class PoolClient:
 
     @property
     def capacity(self) -> int:
-        """Live episodes that need no replay.
-
-        An environment that is not deterministic cannot have more at a time: the reset of one more waits until another
-        is closed.
-        """
+        """How many episodes can be live without replays; an environment that is not deterministic takes no more."""
         self.spec()
         return self._pool.capacity
 
@@ -218,6 +214,7 @@ class PoolEpisode:
 
     def _ask(self, action: str | None) -> Future[StepResult]:
         answer: Future[StepResult] = Future()
+        answer.set_running_or_notify_cancel()  # the caller cannot cancel it: the worker would not know
         if self._cache is None or self._position is None:
             played = self._pool.play(self._track, action)
         else:
@@ -233,8 +230,7 @@ class PoolEpisode:
         def finish(played: Future[Any]) -> None:
             error = None if played.cancelled() else played.exception()
             if played.cancelled():
-                answer.cancel()
-                answer.set_running_or_notify_cancel()
+                answer.set_exception(CancelledError())
             elif isinstance(error, RemoteError):
                 task = self._track.trail.task_id
                 answer.set_exception(UsageError(f"Environment '{self._client.name}' has no task {task!r}."))

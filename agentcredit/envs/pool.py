@@ -103,6 +103,7 @@ class Pool:
         self._processes: list[WorkerProcess | None] = [None] * n
         self._slots = [Slot(process, 0) for process in range(n)]
         self._queue: deque[Job] = deque()
+        self._live: set[Track] = set()  # kept for environments that are not deterministic
         self._lock = threading.RLock()  # guards everything below and every slot and track
         self._wakes = [threading.Condition(self._lock) for _ in range(n)]
         self._threads: list[threading.Thread] = []
@@ -125,7 +126,20 @@ class Pool:
         return len(self._slots)
 
     def play(self, track: Track, action: str | None) -> Future[StepResult]:
-        """One step of an episode, or its reset (None). The future raises EnvFailure when the retries are used up."""
+        """One step of an episode, or its reset (None). The future raises EnvFailure when the retries are used up.
+
+        Raises:
+            RuntimeError: there are more live episodes than slots in an environment whose slots cannot be taken over; the
+                reset would wait for a close that may itself wait for the reset.
+        """
+        if action is None and self.spec is not None and not self.spec.deterministic:
+            with self._lock:
+                if track not in self._live and len(self._live) >= self.capacity:
+                    raise RuntimeError(
+                        f"{self.spec.name} is not deterministic, so at most {self.capacity} episodes (processes times "
+                        "instances) may be live: close one before another begins"
+                    )
+                self._live.add(track)
         names = track.trail.task_id if action is None else ""
         return self._submit(Job(lambda process, slot: self._play(process, slot, track, action), track, names))
 
@@ -141,6 +155,7 @@ class Pool:
         """The episode is over; its slot is free once its last call is done."""
         with self._lock:
             track.closed = True
+            self._live.discard(track)
             self._give_back(track)
 
     def close(self) -> None:
@@ -408,6 +423,8 @@ class Pool:
         if slot.owner is not None:
             replayable = self.spec is None or self.spec.deterministic or not slot.owner.trail.results
             slot.owner.lost = not replayable
+            if slot.owner.lost:
+                self._live.discard(slot.owner)
             slot.owner.slot = slot.owner = None
 
     def _count(self, name: str) -> None:

@@ -152,11 +152,12 @@ class TestNotDeterministic:
         with corridor(processes=1, instances=1, deterministic=False) as client:
             first, second = client.open("train/0"), client.open("train/1")
             first.reset().result(10)
-            waiting = second.reset()
-            first.step("right").result(10)
-            assert not waiting.done()
+            with pytest.raises(RuntimeError, match=r"at most 1 episodes .* close one before another begins"):
+                second.reset()
+            assert first.step("right").result(10).observation == "You are at place 1. Step 1, seed 0."
+            assert first.reset().result(10).observation == "You are at place 0."  # the same episode again
             first.close()
-            assert waiting.result(10).observation == "You are at place 1."
+            assert second.reset().result(10).observation == "You are at place 1."
 
 
 def test_two_pools_at_the_same_time() -> None:
