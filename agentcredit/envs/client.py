@@ -10,8 +10,9 @@ from typing import Any
 
 from agentcredit.envs.base import EnvFailure, EnvSpec, ExpertEpisode, StepResult, TaskInfo
 from agentcredit.envs.cache import Position, TransitionCache, digest, namespace
-from agentcredit.envs.pool import Pool, Track
+from agentcredit.envs.pool import Pool
 from agentcredit.envs.process import RemoteError
+from agentcredit.envs.slots import Track
 from agentcredit.envs.store import BlobStore
 from agentcredit.envs.trail import Trail
 from agentcredit.envs.wire import expert_from, task_from

@@ -13,14 +13,13 @@ import itertools
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from agentcredit.envs.base import EnvFailure, EnvSpec, StepResult
 from agentcredit.envs.process import RemoteError, WorkerCommand, WorkerLost, WorkerProcess
+from agentcredit.envs.slots import Job, Slot, Track, check_same
 from agentcredit.envs.trail import Trail
 from agentcredit.envs.wire import result_from, spec_from
 
@@ -28,48 +27,6 @@ log = logging.getLogger(__name__)
 
 UNHURRIED = 10.0
 """Start, task lists and experts may take this many times a call's limit: they import, generate and solve."""
-
-
-@dataclass(eq=False)
-class Slot:
-    """An environment object in a worker: what it holds, whose it is, and when it last worked."""
-
-    process: int
-    instance: int
-    held: Trail | None = None
-    owner: Track | None = None
-    busy: bool = False
-    used: int = 0
-
-
-@dataclass(eq=False)
-class Track:
-    """An episode as the pool knows it. Its trail is written by the episode alone, between its calls."""
-
-    trail: Trail
-    slot: Slot | None = None
-    calls: int = 0
-    closed: bool = False
-    lost: bool = False
-
-
-@dataclass(eq=False)
-class Job:
-    """One call: ``work`` runs in a process's thread on the slot that it was given.
-
-    ``names`` is the task or split that it asks for; a KeyError about it is the caller's mistake, not the worker's.
-    """
-
-    work: Callable[[WorkerProcess, Slot], Any]
-    track: Track | None = None
-    names: str = ""
-    future: Future[Any] = field(default_factory=Future)
-    failures: int = 0
-
-    def asked_for_unknown(self, error: Exception) -> bool:
-        """Whether the environment says that there is no such task or split; asking again does not help."""
-        about = isinstance(error, RemoteError) and error.type_name == "KeyError" and self.names
-        return bool(about) and self.names in str(error)
 
 
 class Pool:
@@ -306,7 +263,7 @@ class Pool:
         """
         free = [slot for slot in self._slots if slot.process == number and slot.owner is None]
         if free:
-            return max(free, key=lambda slot: (_place(slot, track), slot.used > 0, -slot.used))
+            return max(free, key=lambda slot: (slot.place_of(track), slot.used > 0, -slot.used))
         if self.spec is None or not self.spec.deterministic or any(slot.owner is None for slot in self._slots):
             return None
         wanted = {id(job.track) for job in self._queue}
@@ -335,11 +292,11 @@ class Pool:
         place = slot.held.place_in(trail) if slot.held else None
         if place is None:
             self._count("resets_replayed")
-            _check_same(self._reset(process, slot, trail), trail, 0)
+            check_same(self._reset(process, slot, trail), trail, 0)
             place = 0
         for index in range(place, len(trail.actions)):
             self._count("steps_replayed")
-            _check_same(self._step(process, slot, trail.actions[index]), trail, index + 1)
+            check_same(self._step(process, slot, trail.actions[index]), trail, index + 1)
 
     def _reset(self, process: WorkerProcess, slot: Slot, trail: Trail) -> StepResult:
         slot.held = None
@@ -430,21 +387,3 @@ class Pool:
     def _count(self, name: str) -> None:
         with self._lock:
             self.counts[name] += 1
-
-
-def _place(slot: Slot, track: Track | None) -> int:
-    place = slot.held.place_in(track.trail) if slot.held is not None and track is not None else None
-    return -1 if place is None else place
-
-
-def _check_same(result: StepResult, trail: Trail, index: int) -> None:
-    """A replay must give what the trail says. Raises EnvFailure when the environment is not deterministic after all."""
-    seen = trail.results[index]
-    if (result.observation, result.done, result.full_state) != (seen.observation, seen.done, seen.full_state):
-        action = f"after {trail.actions[index - 1]!r} ({index} of {len(trail.actions)})" if index else "at the reset"
-        raise EnvFailure(
-            "env_error",
-            f"task {trail.task_id!r}: replayed {action}, the environment answered otherwise than before, so it is not "
-            "deterministic as it declares",
-            f"before: {seen}\nnow: {result}",
-        )
