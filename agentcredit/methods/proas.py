@@ -105,7 +105,7 @@ class ProasParams(Params):
         description="With deviation=temp: temperature of the softmax.",
     )
     kappa: float = Field(
-        default=1.0,
+        default=0.0,
         ge=0,
         validation_alias=AliasChoices("kappa", "κ"),
         description="Blame that every step shares: 0 frees steps on a shortest way, a large value gives the base back.",

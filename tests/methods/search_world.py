@@ -8,6 +8,8 @@ how fast each method learns here.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from agentcredit.config import MethodConfig
@@ -22,6 +24,7 @@ VISITED, HERE, SEEN, TAKE_ANY, TAKE_SEEN, PUT_ANY, PUT_TARGET, PUT_HELD = range(
 N_FEATURES = 2 * PLACES + 8
 
 
+@cache
 def features(place: int, held: bool, seen: bool, visited: int) -> np.ndarray:
     """[actions, features]: go to each place, take, put."""
     table = np.zeros((PLACES + 2, N_FEATURES))
@@ -52,7 +55,7 @@ def play(w: np.ndarray, task: Task, sibling: int, rng: np.random.Generator, hidd
         logits = table @ w
         pi = np.exp(logits - logits.max())
         pi /= pi.sum()
-        action = int(rng.choice(PLACES + 2, p=pi))
+        action = min(int(np.searchsorted(np.cumsum(pi), rng.random())), PUT)
         key, lifted = keys(place, held, lies)
         if action < PLACES:
             place, visited = action, visited | 1 << action
@@ -104,7 +107,7 @@ def learn(config: MethodConfig, seed: int, steps: int = 24, tasks: int = 6, sibl
 
 if __name__ == "__main__":
     runs = {"grpo": ("grpo", {}), "gigpo": ("gigpo", {})}
-    for kappa in (1.0, 0.5, 0.0):
+    for kappa in (0.0, 0.5, 1.0):
         runs[f"proas kappa={kappa}"] = ("proas", {"kappa": kappa})
     for graph, eta in (("instance", 0.5), ("lifted", 0.5), ("both", 0.0), ("both", 1.0)):
         runs[f"proas graph={graph} eta_novel={eta}"] = ("proas", {"graph": graph, "eta_novel": eta})

@@ -23,7 +23,7 @@ FAILURE = ["a", "x", "y", "a", "c", "z"]
 
 
 def shape(groups, advantages=None, *, source=None, metrics=None, **params):
-    method = Proas(ProasParams(**{"graph": "instance", "eta_novel": 0.0, **params}), source)
+    method = Proas(ProasParams(**{"graph": "instance", "eta_novel": 0.0, "kappa": 1.0, **params}), source)
     if advantages is None:
         advantages = Grpo(GrpoParams(std=False)).advantages(groups, {})
     return method.shape(groups, advantages, tools(), metrics if metrics is not None else {})
@@ -290,10 +290,10 @@ def test_zero_penalty_mass_needs_no_weights():
 
 
 def test_label_names_the_main_choices_and_what_was_changed():
-    label = "proas(graph=both,source=self,progress=record,deviation=regret,kappa=1,eta_novel=0.5)"
+    label = "proas(graph=both,source=self,progress=record,deviation=regret,kappa=0,eta_novel=0.5)"
     assert Proas(ProasParams()).label() == label
     assert (
-        Proas(ProasParams(slack=True, kappa=2.0)).label() == label.replace("kappa=1", "kappa=2")[:-1] + ",slack=True)"
+        Proas(ProasParams(slack=True, kappa=2.0)).label() == label.replace("kappa=0", "kappa=2")[:-1] + ",slack=True)"
     )
 
 
