@@ -141,7 +141,9 @@ def _make(
     progress: Progress,
 ) -> None:
     import torch
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     tiny = config.tiny
     tokenizer = train_tokenizer(_texts(prompts, layout, episodes, goals), tiny.vocab)
     template = Template(tokenizer, "tiny")
