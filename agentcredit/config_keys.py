@@ -35,11 +35,15 @@ def keys() -> dict[str, FieldInfo]:
 
 def _fields(model: type[BaseModel], prefix: str) -> Iterable[tuple[str, FieldInfo]]:
     for name, field in model.model_fields.items():
-        section = field.annotation
-        if isinstance(section, type) and issubclass(section, BaseModel):
+        section: Any = field.annotation
+        if _is_model(section):
             yield from _fields(section, f"{prefix}{name}.")
         else:
             yield prefix + name, field
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def is_section(key: str) -> bool:
@@ -96,7 +100,8 @@ def not_allowed(key: str, value: Any, origin: str, complaint: str = "") -> str:
     if field is None:
         return f"{key} = {_shown(value)}{source} is not allowed: {complaint}."
     rule = allowed(field) or complaint
-    return f"{key} = {_shown(value)}{source} is not allowed: it must be {rule}. {field.description}"
+    detail = f" ({complaint})" if "tables" in rule and complaint else ""
+    return f"{key} = {_shown(value)}{source} is not allowed: it must be {rule}{detail}. {field.description}"
 
 
 def allowed(field: FieldInfo) -> str:
@@ -107,7 +112,11 @@ def allowed(field: FieldInfo) -> str:
         choices = [choice or '"" (the default of the environment)' for choice in arguments]
         return f"one of {', '.join(choices)}"
     if get_origin(annotation) is tuple:
-        return "a list of texts" if arguments[-1] is Ellipsis else f"a list of {len(arguments)} numbers"
+        if arguments[-1] is not Ellipsis:
+            return f"a list of {len(arguments)} numbers"
+        if _is_model(arguments[0]):
+            return f"a list of tables with the keys {', '.join(arguments[0].model_fields)}"
+        return "a list of whole numbers" if arguments[0] is int else "a list of texts"
     if get_origin(annotation) is dict:
         return "a table"
     bounds = [

@@ -178,7 +178,9 @@ def _validate(values: dict[str, _Value]) -> Resolved:
         path = ".".join(str(part) for part in first["loc"])
         key = next((key for key in values if path == key or path.startswith(f"{key}.")), path)
         source = values.get(key, _Value(first.get("input"), ""))
-        raise UsageError(not_allowed(key, source.value, source.origin, first["msg"])) from error
+        inner = path.removeprefix(key).lstrip(".")
+        complaint = f"{inner}: {first['msg']}" if inner else first["msg"]
+        raise UsageError(not_allowed(key, source.value, source.origin, complaint)) from error
     return Resolved(config, {key: given.origin for key, given in values.items()})
 
 

@@ -91,6 +91,11 @@ WRONG = [
     ("env.size=big", 'env.size = "big" (--set env.size) is not allowed: it must be one of small, full'),
     ("optim.betas=[1]", "it must be a list of 2 numbers"),
     ("env.cache=3", "it must be true or false"),
+    ("compare.seeds=[1.5]", "it must be a list of whole numbers"),
+    (
+        'compare.arms=[{method = "grpo", bas = "x"}]',
+        "it must be a list of tables with the keys method, base, params (0.bas: Extra inputs are not permitted)",
+    ),
     ("env.name", "--set env.name is not of the form key=value"),
     ("=3", "--set =3 is not of the form key=value"),
 ]
