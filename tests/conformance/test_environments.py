@@ -48,6 +48,12 @@ def client(connect: Connect) -> PoolClient:
     return connect()
 
 
+@pytest.fixture(scope="module")
+def fresh(connect: Connect) -> PoolClient:
+    """The same environment in another process."""
+    return connect()
+
+
 def split_of(client: PoolClient) -> str:
     """The split with the fewest tasks."""
     splits = client.spec().splits
@@ -100,7 +106,7 @@ def test_the_spec_is_complete(client: PoolClient) -> None:
     assert not spec.markov or spec.deterministic
 
 
-def test_tasks_are_sorted_unique_counted_and_stable(client: PoolClient, connect: Connect) -> None:
+def test_tasks_are_sorted_unique_counted_and_stable(client: PoolClient, fresh: PoolClient) -> None:
     split = split_of(client)
     tasks = client.tasks(split)
     ids = [task.id for task in tasks]
@@ -109,8 +115,7 @@ def test_tasks_are_sorted_unique_counted_and_stable(client: PoolClient, connect:
     assert all(re.fullmatch(r"[0-9a-f]{16}", task.content_hash) for task in tasks)
     known = client.spec().task_types
     assert all(task.type in known for task in tasks) if known else True
-    again = connect()
-    assert again.tasks(split) == tasks
+    assert fresh.tasks(split) == tasks
 
 
 def test_what_is_not_known_is_refused(client: PoolClient) -> None:
@@ -141,10 +146,11 @@ def test_results_make_sense(client: PoolClient, known_actions: list[str]) -> Non
             assert total == pytest.approx(result.score, abs=1e-9) or result.score == 0
 
 
-def test_the_same_actions_give_the_same_results(client: PoolClient, connect: Connect, known_actions: list[str]) -> None:
+def test_the_same_actions_give_the_same_results(
+    client: PoolClient, fresh: PoolClient, known_actions: list[str]
+) -> None:
     if not client.spec().deterministic:
         pytest.skip("declared as not deterministic")
-    fresh = connect()
     for task in some_tasks(client, 2):
         actions, results = walk(client, task, 10, known_actions)
         assert play(fresh, task.id, actions) == results
