@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib.util
 import json
 import logging
 import os
@@ -97,10 +98,18 @@ def _build(entry: registry.EnvEntry, say: Say) -> None:
     with naming(folder):
         for leftover in (fresh, old):
             shutil.rmtree(leftover, ignore_errors=True)
+        # This interpreter's own pip can install into another; copying one into each environment takes seconds.
+        own_pip = importlib.util.find_spec("pip") is not None
+        pip = [sys.executable, "-m", "pip", "--python", str(python)] if own_pip else [str(python), "-m", "pip"]
+        quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
+        make = [sys.executable, "-m", "venv", *(["--without-pip"] if own_pip else []), str(fresh)]
         with _log(entry.name) as stream:
-            _run([sys.executable, "-m", "venv", str(fresh)], stream, f"Python's venv module cannot make {fresh}")
-            install = ["-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
-            _run([str(python), *install, *entry.requirements], stream, f"pip cannot install {entry.requirements}")
+            _run(make, stream, f"Python's venv module cannot make {fresh}")
+            _run(
+                [*pip, "install", *quiet, *entry.requirements],
+                stream,
+                f"pip cannot install {' '.join(entry.requirements)}",
+            )
         atomic_write_json(fresh / MARKER, {"requirements": list(entry.requirements), "python": sys.version.split()[0]})
         if folder.exists():
             folder.rename(old)
