@@ -24,13 +24,31 @@ def hashes(names: list[list[Any]]) -> list[str]:
     return [build_game(*name).content_hash for name in names]
 
 
-def listing(size: str, split: str) -> list[list[str]]:
-    tasks = make({"size": size, "home": str(HOME)}).tasks(split)
-    return [[task.id, task.type, task.goal, task.content_hash] for task in tasks]
+def listings(size: str) -> dict[str, Any]:
+    """Rows of the validation splits: as made, and as then read from disk."""
+    games = make({"size": size, "home": str(HOME)})
+    made, read = ({split: games.tasks(split) for split in ("valid_seen", "valid_unseen")} for _ in range(2))
+    return {
+        "equal": made == read,
+        "rows": {split: [[task.id, task.type, task.content_hash] for task in tasks] for split, tasks in made.items()},
+    }
+
+
+def refused(names: list[list[Any]]) -> list[bool]:
+    """Whether each name is a KeyError."""
+    answers = []
+    for name in names:
+        try:
+            build_game(*name)
+            answers.append(False)
+        except KeyError:
+            answers.append(True)
+    return answers
 
 
 def problems(names: list[list[Any]]) -> list[str]:
-    return [build_game(*name).problem for name in names]
+    """The games' problems without their goals."""
+    return [build_game(*name).problem.split("(:goal")[0] for name in names]
 
 
 def rooms() -> dict[str, Any]:
@@ -57,9 +75,12 @@ def experts(names: list[list[Any]]) -> list[Any]:
     return played
 
 
-def walk(size: str, split: str, index: int, length: int, stock: bool) -> list[Any]:
-    """What a seeded random walk meets, in the package's own classes or in ours."""
-    game = build_game(size, split, index)
+def walks(names: list[list[Any]], length: int, stock: bool) -> list[Any]:
+    """What seeded random walks meet, in the package's own classes or in ours."""
+    return [_walk(build_game(*name), length, stock) for name in names]
+
+
+def _walk(game: Any, length: int, stock: bool) -> list[Any]:
     if stock:
         import textworld
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
@@ -70,7 +91,7 @@ def walk(size: str, split: str, index: int, length: int, stock: bool) -> list[An
     else:
         env = engine_class(HOME / "cache" / "alfworld" / "translations")()
         env.load(game)
-    rng, state = random.Random(index), env.reset()
+    rng, state = random.Random(game.id), env.reset()
     met = [[state.feedback.split("Your task")[0], state["admissible_commands"], state["won"]]]
     for _ in range(length):
         command = rng.choice(state["admissible_commands"]) if rng.random() < 0.95 else "dance"
@@ -116,13 +137,13 @@ def transitions(size: str, games: int, walks: int, length: int) -> dict[str, int
     return counts
 
 
-def translations(name: list[Any]) -> dict[str, int]:
-    """Resets a game; how many translations were made, how many lie on disk."""
+def translations(name: list[Any]) -> dict[str, Any]:
+    """Plays a little; how many translations were made, how many lie on disk, and what was met."""
     import fast_downward
 
-    make({"size": name[0], "home": str(HOME)}).reset(build_game(*name).id)
+    met = walks([name], 10, stock=False)
     files = list((HOME / "cache" / "alfworld" / "translations").glob("*/*.sas"))
-    return {"made": fast_downward.pddl2sas.translated, "kept": len(files)}
+    return {"made": fast_downward.pddl2sas.translated, "kept": len(files), "met": met}
 
 
 def official(problem: str, record: str, commands: list[str]) -> dict[str, Any]:
