@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,11 +16,7 @@ _PACKAGE = "agentcredit"
 
 @contextlib.contextmanager
 def logging_to(path: Path | None) -> Iterator[None]:
-    """Sends the package's messages (from INFO) to ``path`` and its warnings to stderr, for the time of the block.
-
-    Progress bars of the hub's client and of transformers are off: they would tear the live panel and fill logs.
-    """
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    """Sends the package's messages (from INFO) to ``path`` and its warnings to stderr, for the time of the block."""
     logger = logging.getLogger(_PACKAGE)
     handlers: list[logging.Handler] = [_Stderr(level=logging.WARNING)]
     if path is not None:
