@@ -209,7 +209,7 @@ def _ask(turn: int, seen: StepResult) -> str | None:
 
 def _print_report(report: Report) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     console = Console()
     console.print(
@@ -218,7 +218,7 @@ def _print_report(report: Report) -> None:
     splits = Table("split", "role", "tasks", "panel sha256", "committed panel", box=None)
     for split in report.splits:
         splits.add_row(split.split, split.role, str(split.tasks), split.panel_sha256[:16], _yes(split.committed))
-    experts = Table("task", "type", "split", "expert steps", "score", "solved", box=None)
+    experts = Table(Column("task", overflow="fold"), "type", "split", "expert steps", "score", "solved", box=None)
     for one in report.experts:
         steps = f"{one.steps}" + (f" (over {one.turns} turns)" if one.steps > one.turns else "")
         experts.add_row(one.task_id, one.type, one.split, steps, f"{one.score:.2f}", _yes(one.success))
