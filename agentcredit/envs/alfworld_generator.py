@@ -119,7 +119,7 @@ class _Draw:
         )
 
     def _standing(self) -> dict[str, tuple[str, str]]:
-        """Type and location by id: receptacles with a pose, and scenery at random places of the grid."""
+        """Type and location by id, sorted: receptacles with a pose, and scenery at random places of the grid."""
         rng = self.rng
         found = {name: (kind, location) for name, kind, location in self.room.receptacles}
         missing = set(self.room.object_types) & fixed_types() - {kind for kind, _ in found.values()}
@@ -127,7 +127,7 @@ class _Draw:
             for _ in range(count if kind in missing else 0):
                 location = f"loc|{rng.randint(-9, 9)}|{rng.randint(-9, 9)}|{rng.randint(0, 3)}|45"
                 found[f"{kind}|{_position(rng)}"] = (kind, location)
-        return found
+        return dict(sorted(found.items()))
 
     def _goal(self) -> tuple[str, str, str]:
         """Types of the target, its destination and the lamp."""
@@ -161,12 +161,11 @@ class _Draw:
             names = [name for name in names if name not in kept]
             kept.extend(self.rng.sample(names, min(max(count, 0), len(names))))
 
-        ordered = sorted(self.receptacles)
-        kinds = {name: self.receptacles[name][0] for name in ordered}
-        others = [name for name in ordered if kinds[name] != self.destination]
-        keep(1, [name for name in ordered if kinds[name] == self.destination])
-        keep(1, [name for name in ordered if kinds[name] == self.tool])
-        keep(1 if self.lamp else 0, [name for name in ordered if kinds[name] in LAMP_PLACES])
+        kinds = {name: kind for name, (kind, _) in self.receptacles.items()}
+        others = [name for name in kinds if kinds[name] != self.destination]
+        keep(1, [name for name in kinds if kinds[name] == self.destination])
+        keep(1, [name for name in kinds if kinds[name] == self.tool])
+        keep(1 if self.lamp else 0, [name for name in kinds if kinds[name] in LAMP_PLACES])
         keep(2, [name for name in others if self.target in self.holds[kinds[name]]])
         keep(self.size.receptacles - len(kept), others)
         return {name: self.receptacles[name] for name in sorted(kept)}
@@ -186,7 +185,7 @@ class _Draw:
                 copies = max(copies, 2 if self.task == "pick_two_obj_and_place" else 1)
             for _ in range(copies):
                 placed[f"{kind}|{_position(rng)}"] = (kind, rng.choice(spots))
-        stands = [name for name, (kind, _) in sorted(self.receptacles.items()) if kind in LAMP_PLACES]
+        stands = [name for name, (kind, _) in self.receptacles.items() if kind in LAMP_PLACES]
         for kind in lamps if stands else []:
             placed[f"{kind}|{_position(rng)}"] = (kind, rng.choice(stands))
         return placed
@@ -200,7 +199,7 @@ class _Draw:
         ]
 
     def _spots(self, kind: str) -> list[str]:
-        return [name for name, (place, _) in sorted(self.receptacles.items()) if kind in self.holds[place]]
+        return [name for name, (place, _) in self.receptacles.items() if kind in self.holds[place]]
 
 
 def _position(rng: random.Random) -> str:
