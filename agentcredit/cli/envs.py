@@ -84,6 +84,10 @@ def check(
     name: Name,
     episodes: Annotated[int, typer.Option("--episodes", min=1, help="Expert episodes over all splits.")] = 18,
     workers: Annotated[int, typer.Option("--workers", min=1, help="New workers that replay every episode.")] = 2,
+    types: Annotated[
+        list[str] | None,
+        typer.Option("--type", help="Play tasks of this type; may be repeated. Default: all but the slowest to plan."),
+    ] = None,
     size: Size = "small",
     official: Official = False,
     as_json: AsJson = False,
@@ -97,7 +101,9 @@ def check(
     from agentcredit.errors import RunFailed
 
     try:
-        report = run_check(_config(name, size, official), episodes=episodes, workers=workers, say=say)
+        report = run_check(
+            _config(name, size, official), episodes=episodes, workers=workers, types=types or (), say=say
+        )
     except EnvFailure as failure:
         raise RunFailed(f"The environment '{name}' failed in its check: {failure}") from failure
     if as_json:

@@ -108,6 +108,7 @@ def test_policies_play() -> None:
         (["play", "toy", "--task", "train/77"], "'toy' has no task 'train/77' in split 'train'"),
         (["play", "toy", "--split", "trian"], "no split 'trian'. Did you mean 'train'?"),
         (["play", "toy", "--policy", "experts"], "Did you mean 'expert'?"),
+        (["check", "toy", "--type", "kye"], "'toy' has no task type 'kye'. Did you mean 'key'?"),
         (["check", "toy", "--size", "big"], "--size 'big' is not known"),
     ],
 )

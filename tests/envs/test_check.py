@@ -54,6 +54,12 @@ def test_all_is_well(options: dict[str, Any]) -> None:
     assert (plain["expert_successes"], plain["expert_episodes"]) == (5, 5)
 
 
+def test_types_narrow_what_is_played(options: dict[str, Any]) -> None:
+    report = run(episodes=4, workers=1, types=("far key",))
+    assert {expert.type for expert in report.experts} == {"far key"}
+    assert [split.tasks for split in report.splits] == [6, 3]
+
+
 def test_a_declaration_that_does_not_hold_is_found(options: dict[str, Any]) -> None:
     options["random"] = True
     report = run(episodes=2, workers=1)
