@@ -34,6 +34,10 @@ clean (object) with (sinkbasin); heat (object) with (microwave); cool (object) w
 slice (object) with (knife); examine (thing); look; inventory.
 Things have a number, as in "countertop 1". You can hold one object. What lies behind a closed door is seen once it is open."""
 
+_IDLE: list[Any] = []
+"""Engines of closed slots. Each has its own copy of the planner's library, which cannot be unloaded: the process would
+crash at its end."""
+
 _PUT = re.compile(r"put (.+?) (?:in/on|in|on|into|onto) (.+)")
 _MOVE = re.compile(r"move (.+?) to (.+)")
 
@@ -109,7 +113,7 @@ class Alfworld:
         if self._loaded is None or self._loaded.id != task_id:
             game = self._games.game(task_id)
             if self._engine is None:
-                self._engine = engine_class(self._translations)()
+                self._engine = _IDLE.pop() if _IDLE else engine_class(self._translations)()
             self._engine.load(game)
             self._loaded = game
         state = self._engine.reset()
@@ -133,7 +137,9 @@ class Alfworld:
         return searching_episode(self, game, self._games.default_max_turns) or stored_episode(self, game)
 
     def close(self) -> None:
-        """Lets the engine go."""
+        """Leaves the engine to the next slot."""
+        if self._engine is not None:
+            _IDLE.append(self._engine)
         self._engine = self._loaded = None
 
     def _result(self, text: str, state: Any, valid: bool, reward: float) -> StepResult:

@@ -110,10 +110,14 @@ def together_and_alone(size: str, count: int, length: int) -> list[bool]:
         for slot, rng, results in zip(slots, rngs, together, strict=True):
             results.append(slot.step(rng.choice(results[-1].admissible or [])))
     equal = []
+    for slot in slots:
+        slot.close()
     for index, name in enumerate(names):
-        rng, results = random.Random(index), [slots[0].reset(name)]
+        alone = make({"size": size, "home": str(HOME)})
+        rng, results = random.Random(index), [alone.reset(name)]
         for _ in range(length):
-            results.append(slots[0].step(rng.choice(results[-1].admissible or [])))
+            results.append(alone.step(rng.choice(results[-1].admissible or [])))
+        alone.close()
         equal.append(results == together[index])
     return equal
 
