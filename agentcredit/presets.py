@@ -25,6 +25,7 @@ _ENVIRONMENTS: dict[str, dict[str, Any]] = {
         "env.dev_split": "dev",
         "env.max_turns": 30,
         "env.layout": "window",
+        "env.processes": 4,
         "policy.max_context": 1536,
     },
 }

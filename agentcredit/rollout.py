@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
@@ -105,14 +106,15 @@ class Played:
 def play(
     client: EnvClient, speaker: Speaker, wanted: Sequence[tuple[Task, int]], settings: Settings, env_version: str = ""
 ) -> Played:
-    """Plays one episode for each (task, sibling) of ``wanted``.
+    """Plays one episode for each (task, sibling) of ``wanted``, as many at a time as the environment has slots for.
 
     An episode whose environment fails is played again from the start up to ``settings.retries`` times; after that it is
     returned with a harness failure as its stop reason and whatever turns it had.
     """
     began, policy_seconds = time.monotonic(), 0.0
     finished: dict[tuple[str, int], Episode] = {}
-    live = [_begin(client, task, sibling, 0) for task, sibling in wanted]
+    waiting = deque(wanted)
+    live: list[Live] = []
     ready: list[Live] = []
     asked = 0  # episodes that wait for the policy
 
@@ -126,7 +128,10 @@ def play(
             finished[episode.task.id, episode.sibling] = _close(episode, reason, settings.layout, env_version)
 
     try:
-        while live:
+        while live or waiting:
+            # More live episodes than slots would have to be replayed at every step.
+            while waiting and len(live) < client.capacity:
+                live.append(_begin(client, *waiting.popleft(), 0))
             _wait([episode for episode in live if episode.pending], everything=speaker.lockstep, idle=not asked)
             for episode in [episode for episode in live if episode.pending and episode.pending.done()]:
                 reason = _heard(episode, settings)

@@ -91,6 +91,17 @@ def test_a_lockstep_policy_is_asked_for_all_live_episodes_at_once():
     assert sorted(speaker.released) == sorted(f"{task}#{s}#0" for task in TASKS for s in range(2))
 
 
+def test_no_more_episodes_are_live_than_there_are_slots():
+    speaker = Scripted("left")
+    with corridor(instances=4) as client:
+        played = play(client, speaker, wanted(siblings=2), SETTINGS)
+        replayed = client.stats()["steps_replayed"]
+    assert max(speaker.batches) == 4
+    assert sum(speaker.batches) == 12 * 12
+    assert len(played.episodes) == 12
+    assert replayed == 0
+
+
 @pytest.mark.parametrize("lockstep", [True, False])
 def test_groups_hold_the_siblings_of_each_task(lockstep: bool):
     with corridor(instances=4) as client:

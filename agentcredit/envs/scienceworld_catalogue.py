@@ -46,11 +46,12 @@ class Catalogue:
         """The tasks of a split, sorted by id. Raises KeyError for an unknown split."""
         if split not in SPLITS:
             raise KeyError(split)
-        return [
+        found = [
             TaskInfo(f"{name}/{n:04d}", name, task.goals[n], self._hash(name, n, task.goals[n]))
-            for name, task in sorted(self.tasks.items())
-            for n in sorted(task.splits[split])
+            for name, task in self.tasks.items()
+            for n in task.splits[split]
         ]
+        return sorted(found, key=lambda task: task.id)
 
     def find(self, task_id: str) -> tuple[str, int]:
         """The name and the variation of a task id such as ``boil/0012``. Raises KeyError for an unknown one."""

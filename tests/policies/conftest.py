@@ -8,7 +8,30 @@ from agentcredit.config import TinyConfig
 from agentcredit.policies.dialogue import Template
 from agentcredit.policies.tiny import new_model, train_tokenizer
 
-WORDS = ["go", "to", "take", "from", "open", "close", "the", "fridge", "countertop", "apple", "1", "2", "3", "you", "see", "a", "and", "arrive", "at", "find", "put", "in"]
+WORDS = [
+    "go",
+    "to",
+    "take",
+    "from",
+    "open",
+    "close",
+    "the",
+    "fridge",
+    "countertop",
+    "apple",
+    "1",
+    "2",
+    "3",
+    "you",
+    "see",
+    "a",
+    "and",
+    "arrive",
+    "at",
+    "find",
+    "put",
+    "in",
+]
 
 
 @pytest.fixture(scope="session")
