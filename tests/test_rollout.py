@@ -85,7 +85,7 @@ def test_a_full_context_ends_an_episode_before_the_answer_is_played():
 
 def test_a_lockstep_policy_is_asked_for_all_live_episodes_at_once():
     speaker = Scripted("left")
-    with corridor() as client:
+    with corridor(per_process=6) as client:
         play(client, speaker, wanted(siblings=2), SETTINGS)
     assert speaker.batches == [12] * 12
     assert sorted(speaker.released) == sorted(f"{task}#{s}#0" for task in TASKS for s in range(2))
