@@ -49,6 +49,9 @@ _LARGE: dict[str, Any] = {
     "train.eval_tasks": 128,
 }
 
+# Attention over padding costs a CPU more than many small batches do (benchmarks/bench_learner.py).
+_TINY: dict[str, Any] = {"train.tokens_per_microbatch": 2048}
+
 # A real but small instruction model on a CPU: short thoughts, or a single step takes an hour.
 _SMOLLM2: dict[str, Any] = {
     "env.layout": "window",
@@ -66,6 +69,8 @@ def defaults(env: str, size: str, official: bool, model: str) -> dict[str, tuple
         layers.append(("default of small ALFWorld games", _ALFWORLD_SMALL))
     if model == SMOLLM2:
         layers.append((f"default of {SMOLLM2}", _SMOLLM2))
-    elif model != TINY:
+    elif model == TINY:
+        layers.append((f"default of {TINY}", _TINY))
+    else:
         layers.append(("default of models above 1B (verl-agent's settings)", _LARGE))
     return {key: (value, origin) for origin, values in layers for key, value in values.items()}

@@ -27,6 +27,7 @@ from agentcredit.methods.registry import build
 from agentcredit.outcomes import Evaluation, summarise
 from agentcredit.policies.noise import generator
 from agentcredit.progress import Progress, StepReport
+from agentcredit.repro import accelerator
 from agentcredit.rollout import Played, play
 from agentcredit.rundir import RunDir
 from agentcredit.tracking import open_tracker, sqlite_uri
@@ -200,6 +201,7 @@ def _assemble(config: RunConfig, run: RunDir, stage: Stage, method: Composition,
         env={"version": stage.spec.version, "package": stage.spec.package, "data_source": stage.spec.data_source},
         template=engine.template.hash,
         prompts=stage.prompts.hash(),
+        **accelerator(),
     )
     dev_tasks = dev_panel.select(stage.client)
     split = config.env.train_split
