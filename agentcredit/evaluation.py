@@ -53,6 +53,8 @@ def evaluate(
         played = play(stage.client, speaker, wanted[start : start + WAVE], stage.settings(config), stage.env_version)
         episodes += played.episodes
     failures = check_failures(episodes, config.env.max_failure_share, f"evaluation on {panel.name}")
+    sampled = identity.policy == "transformers"
+    other = other_temperature(run, config) if sampled else None
     header = EvalHeader(
         run=run.name,
         env=stage.spec.name,
@@ -68,7 +70,8 @@ def evaluate(
         panel_size=len(panel.tasks),
         partial=panel.partial,
         policy=identity.policy,
-        temperature=config.eval.temperature if identity.policy == "transformers" else 0.0,
+        temperature=config.eval.temperature if sampled else 0.0,
+        own_temperature=other is None,
         repeats=config.eval.repeats,
         max_turns=stage.max_turns,
         method=identity.method,
@@ -82,8 +85,14 @@ def evaluate(
         harness_failures=failures,
     )
     evaluation = Evaluation(header, tuple(_outcome(episode) for episode in episodes))
-    write(run.eval_path(panel.name, identity.step, identity.policy), header, evaluation.outcomes)
+    write(run.eval_path(panel.name, identity.step, identity.policy, other), header, evaluation.outcomes)
     return evaluation
+
+
+def other_temperature(run: RunDir, config: RunConfig) -> float | None:
+    """``config.eval.temperature`` where it is not the run's own, else None."""
+    temperature = config.eval.temperature
+    return None if temperature == run.config.eval.temperature else temperature
 
 
 def model_speaker(config: RunConfig, stage: Stage, engine: Engine, split: str) -> Speaker:

@@ -44,7 +44,8 @@ class EvalHeader:
     ``step``           training step of the checkpoint; -1 is the warm start, or no training at all.
     ``panel_*``        name, SHA-256 and number of tasks of the panel; ``partial`` when only some of them were played.
     ``policy``         ``transformers``, ``random``, ``expert``, or another engine's name.
-    ``temperature``    of sampling, 0 for greedy; ``repeats`` is the number of episodes per task.
+    ``temperature``    of sampling, 0 for greedy; ``own_temperature`` is False where it was asked for instead of the
+                       run's ``eval.temperature``. ``repeats`` is the number of episodes per task.
     ``method``         its name (``proas``); ``label`` adds every choice that tells two such runs apart.
     ``warm_start``     hash of the weights that training started from.
     ``fingerprint``    hash of the run's configuration; ``comparison`` the same without method and seed: evaluations
@@ -67,6 +68,7 @@ class EvalHeader:
     partial: bool = False
     policy: str = "transformers"
     temperature: float = 1.0
+    own_temperature: bool = True
     repeats: int = 1
     max_turns: int
     method: str
@@ -167,12 +169,12 @@ def summarise(outcomes: Iterable[Outcome], max_turns: int) -> Summary:
     )
 
 
-def summarise_by_type(outcomes: Iterable[Outcome], max_turns: int) -> dict[str, Summary]:
-    """:func:`summarise` for each task type, sorted by its name."""
-    by_type: dict[str, list[Outcome]] = {}
+def by_type(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
+    """The outcomes of each task type, sorted by its name."""
+    groups: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
-        by_type.setdefault(outcome.task_type, []).append(outcome)
-    return {task_type: summarise(group, max_turns) for task_type, group in sorted(by_type.items())}
+        groups.setdefault(outcome.task_type, []).append(outcome)
+    return dict(sorted(groups.items()))
 
 
 def write(path: Path, header: EvalHeader, outcomes: Sequence[Outcome]) -> None:

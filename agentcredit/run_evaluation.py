@@ -10,7 +10,7 @@ from agentcredit.assembly import Engine, Stage, load_engine, open_stage
 from agentcredit.config import RunConfig
 from agentcredit.envs.panels import Panel, build_panel, split_for
 from agentcredit.errors import MissingError
-from agentcredit.evaluation import Identity, evaluate, model_speaker, scripted_speaker
+from agentcredit.evaluation import Identity, evaluate, model_speaker, other_temperature, scripted_speaker
 from agentcredit.methods.registry import build
 from agentcredit.outcomes import EvalHeader, read
 from agentcredit.policies.dialogue import Template
@@ -46,7 +46,7 @@ def evaluate_run(
         policy: ``transformers`` (the run's model), ``random`` or ``expert``.
         checkpoint: step of the weights, -1 for those of the start; None: the last whole checkpoint, else the start.
         limit: tasks to play, chosen as the panel chooses them; 0: the whole split.
-        temperature: of sampling, 0 for greedy; None: ``eval.temperature``.
+        temperature: of sampling, 0 for greedy; None: ``eval.temperature``. Another one than the run's has a file of its own.
         progress: is told what happens.
 
     Returns:
@@ -66,7 +66,7 @@ def evaluate_run(
     stage = open_stage(config, run.path / "logs" / "eval.log")
     try:
         panel = build_panel(stage.client, _split(config, split), config.env.task_types, limit)
-        path = run.eval_path(panel.name, step, policy)
+        path = run.eval_path(panel.name, step, policy, other_temperature(run, config))
         if _is_done(path, config, stage, panel, policy):
             progress.phase(f"{panel.name} is evaluated already")
             return path

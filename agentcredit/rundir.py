@@ -168,14 +168,19 @@ class RunDir:
         number = self.attempt or len(self.info()["attempts"])
         return self.path / "logs" / f"attempt-{number}.log"
 
-    def eval_path(self, panel: str, step: int, policy: str = "transformers") -> Path:
+    def eval_path(
+        self, panel: str, step: int, policy: str = "transformers", other_temperature: float | None = None
+    ) -> Path:
         """File for the outcomes of a panel (``valid_seen``, ``valid_seen[48]``) at a checkpoint's step (-1: the start).
 
         The baselines ``random`` and ``expert`` depend on no checkpoint, and carry their own name instead of a step.
+        ``other_temperature`` is that of an evaluation which was not sampled at the run's own ``eval.temperature``: it
+        has a file of its own (``valid_seen-000012-t0.8.jsonl``) and never takes the place of the run's.
         """
         place = f"{step:06d}" if step >= 0 else "start"
+        decoding = "" if other_temperature is None else f"-t{other_temperature:g}"
         safe = re.sub(r"[^A-Za-z0-9._]+", "-", panel).strip("-")
-        return self.evaluations / f"{safe}-{place if policy == 'transformers' else policy}.jsonl"
+        return self.evaluations / f"{safe}-{place + decoding if policy == 'transformers' else policy}.jsonl"
 
     def info(self) -> dict[str, Any]:
         """What ``run.json`` holds: the MLflow run, where it was forked from, and its attempts."""

@@ -8,7 +8,7 @@ import pytest
 from agentcredit import outcomes
 from agentcredit.episodes import StopReason
 from agentcredit.errors import MissingError
-from agentcredit.outcomes import EvalHeader, Outcome, summarise, summarise_by_type
+from agentcredit.outcomes import EvalHeader, Outcome, by_type, summarise
 
 
 def header(**changes) -> EvalHeader:
@@ -77,11 +77,11 @@ def test_summary_counts_agents_failures_and_not_the_harness():
     assert (summary.tokens, summary.env_steps) == (340, 35)
 
 
-def test_summary_by_type_is_sorted_and_adds_up():
-    by_type = summarise_by_type(OUTCOMES, max_turns=20)
-    assert list(by_type) == ["heat", "pick"]
-    assert [(s.k, s.n) for s in by_type.values()] == [(1, 2), (1, 1)]
-    assert by_type["pick"].harness_failures == 1
+def test_outcomes_by_type_are_sorted_and_add_up():
+    summaries = {name: summarise(group, max_turns=20) for name, group in by_type(OUTCOMES).items()}
+    assert list(summaries) == ["heat", "pick"]
+    assert [(s.k, s.n) for s in summaries.values()] == [(1, 2), (1, 1)]
+    assert summaries["pick"].harness_failures == 1
 
 
 def test_summary_of_nothing_has_no_rate():

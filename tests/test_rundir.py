@@ -172,6 +172,8 @@ def test_paths_of_evaluations(tmp_path: Path):
     assert run.eval_path("valid_seen[48]", 12).name == "valid_seen-48-000012.jsonl"
     assert run.eval_path("test", -1).name == "test-start.jsonl"
     assert run.eval_path("test", -1, policy="random").name == "test-random.jsonl"
+    assert run.eval_path("test", 12, other_temperature=0.0).name == "test-000012-t0.jsonl"
+    assert run.eval_path("test", -1, other_temperature=0.25).name == "test-start-t0.25.jsonl"
 
 
 def test_finding_a_run(tmp_path: Path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,15 +14,17 @@ from agentcredit.cli.options import AsJson, Out, RunName, out_folder, print_json
 from agentcredit.errors import Interrupted, UsageError, nearest
 
 if TYPE_CHECKING:
-    from agentcredit.outcomes import Evaluation, Summary
+    from agentcredit.outcomes import EvalHeader, Evaluation, Outcome
+    from agentcredit.stats.intervals import Interval
 
-POLICIES = ("transformers", "random", "expert")
+MODEL = "transformers"
+POLICIES = (MODEL, "random", "expert")
 
 
 def evaluate(
     run: RunName,
     split: Annotated[str, typer.Option(help="train, dev, test, or a split of the environment.")] = "test",
-    policy: Annotated[str, typer.Option(help="transformers (the run's model), random, or expert.")] = "transformers",
+    policy: Annotated[str, typer.Option(help="transformers (the run's model), random, or expert.")] = MODEL,
     checkpoint: Annotated[
         int | None,
         typer.Option(help="Step of the checkpoint, -1 for the warm start; default: the last.", show_default=False),
@@ -30,7 +32,11 @@ def evaluate(
     limit: Annotated[int, typer.Option(min=0, help="Play only N tasks; the result is marked partial.")] = 0,
     temperature: Annotated[
         float | None,
-        typer.Option(min=0, help="Sampling temperature, 0 for greedy; default: the run's.", show_default=False),
+        typer.Option(
+            min=0,
+            help="Sampling temperature, 0 for greedy; default: the run's. Another is kept beside it.",
+            show_default=False,
+        ),
     ] = None,
     out: Out = None,
     as_json: AsJson = False,
@@ -46,7 +52,7 @@ def evaluate(
 
     if policy not in POLICIES:
         raise UsageError(f"There is no policy '{policy}' (--policy).{nearest(policy, POLICIES)}")
-    if policy != "transformers" and (checkpoint is not None or temperature is not None):
+    if policy != MODEL and (checkpoint is not None or temperature is not None):
         raise UsageError(
             f"--policy {policy} has no checkpoint and no temperature: leave --checkpoint and --temperature out."
         )
@@ -78,40 +84,47 @@ def evaluate(
 
 
 def _record(evaluation: Evaluation, path: Path) -> dict[str, Any]:
-    from agentcredit.outcomes import summarise, summarise_by_type
+    from agentcredit.outcomes import by_type
 
     budget = evaluation.header.max_turns
-    by_type = summarise_by_type(evaluation.outcomes, budget)
     return {
         "path": str(path),
         "header": asdict(evaluation.header),
-        "summary": _with_interval(summarise(evaluation.outcomes, budget)),
-        "by_type": {name: _with_interval(summary) for name, summary in by_type.items()},
+        "summary": _with_interval(evaluation.outcomes, budget),
+        "by_type": {name: _with_interval(group, budget) for name, group in by_type(evaluation.outcomes).items()},
         "harness_failures": evaluation.harness_failures,
     }
 
 
-def _with_interval(summary: Summary) -> dict[str, Any]:
-    from agentcredit.stats.intervals import wilson
+def _interval(outcomes: Sequence[Outcome]) -> Interval | None:
+    """As in the report: Wilson's for one episode per task, drawn over tasks where a task was played several times."""
+    from agentcredit.report.compare import rate_of
 
-    interval = wilson(summary.k, summary.n) if summary.n else None
-    bounds = None if interval is None else {"low": interval.low, "high": interval.high, "level": 0.95}
-    return {**asdict(summary), "rate": summary.rate, "wilson": bounds}
+    return rate_of([[outcome for outcome in outcomes if outcome.counted]]).interval
+
+
+def _with_interval(outcomes: Sequence[Outcome], budget: int) -> dict[str, Any]:
+    from agentcredit.outcomes import summarise
+
+    summary, interval = summarise(outcomes, budget), _interval(outcomes)
+    return {**asdict(summary), "rate": summary.rate, "interval": None if interval is None else asdict(interval)}
 
 
 def _lines(evaluation: Evaluation) -> Iterable[str]:
-    from agentcredit.outcomes import summarise, summarise_by_type
+    from agentcredit.outcomes import by_type, summarise
 
     header = evaluation.header
     whole = summarise(evaluation.outcomes, header.max_turns)
-    by_type = summarise_by_type(evaluation.outcomes, header.max_turns)
+    groups = {"all": list(evaluation.outcomes), **by_type(evaluation.outcomes)}
     partial = ", partial" if header.partial else ""
     yield f"{header.env} {header.split}: {header.data_source}, {header.policy}, checkpoint {_checkpoint(header.step)}"
     yield f"panel {header.panel_name} ({header.panel_size} tasks, {header.panel_sha256[:12]}{partial})"
-    width = max(len(name) for name in ["all", *by_type])
+    if header.policy == MODEL:
+        yield _decoding(header)
+    width = max(len(name) for name in groups)
     yield f"{'':<{width}}      k/n    rate  95 % interval   turns of successes"
-    for name, summary in [("all", whole), *by_type.items()]:
-        yield f"{name:<{width}}  {_cells(summary)}"
+    for name, group in groups.items():
+        yield f"{name:<{width}}  {_cells(group, header.max_turns)}"
     if whole.n:
         shares = "  ".join(f"{share:.0%} of the turns: {n}/{whole.n}" for share, n in whole.within.items())
         yield f"success within {shares}"
@@ -120,15 +133,22 @@ def _lines(evaluation: Evaluation) -> Iterable[str]:
         yield f"harness failures (not counted above): {evaluation.harness_failures}"
 
 
-def _cells(summary: Summary) -> str:
-    from agentcredit.stats.intervals import wilson
+def _cells(outcomes: Sequence[Outcome], budget: int) -> str:
+    from agentcredit.outcomes import summarise
 
-    if not summary.n:
+    summary, interval = summarise(outcomes, budget), _interval(outcomes)
+    if interval is None:
         return f"{'0/0':>7}  nothing counted"
-    interval = wilson(summary.k, summary.n)
     turns = "—" if summary.mean_turns is None else f"{summary.mean_turns:.1f}"
     rate = summary.k / summary.n
     return f"{f'{summary.k}/{summary.n}':>7}  {rate:>6.1%}  {interval.low:>5.1%} – {interval.high:<6.1%}  {turns:>6}"
+
+
+def _decoding(header: EvalHeader) -> str:
+    how = "greedy" if header.temperature == 0 else f"temperature {header.temperature:g}"
+    own = "" if header.own_temperature else " (not the run's own)"
+    per_task = "1 episode per task" if header.repeats == 1 else f"{header.repeats} episodes per task"
+    return f"{how}{own}, {per_task}"
 
 
 def _checkpoint(step: int) -> str:

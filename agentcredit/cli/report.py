@@ -36,6 +36,10 @@ def report(
     ] = "",
     output: Annotated[ReportFormat, typer.Option("--format", help="How to write it.")] = ReportFormat.TABLE,
     by_type: Annotated[bool, typer.Option("--by-type", help="Also success per task type.")] = False,
+    temperature: Annotated[
+        float | None,
+        typer.Option(min=0, help="Evaluations sampled at it; default: at the runs' own.", show_default=False),
+    ] = None,
 ) -> None:
     """Success rates of methods on environments: k/n, 95 % intervals, and paired differences to the baseline.
 
@@ -43,7 +47,7 @@ def report(
     """
     from agentcredit.report import collect, compare, render, tables
 
-    selection = collect.select(collect.collect(out, runs or ()), split)
+    selection = collect.select(collect.collect(out, runs or ()), split, temperature)
     sections = compare.compare(selection.evaluations, baseline)
     if output is ReportFormat.JSON:
         typer.echo(render.as_json(sections, selection.notes, by_type), nl=False)

@@ -48,16 +48,18 @@ def collect(out: Path, runs: Sequence[str] = ()) -> list[Evaluation]:
     return [outcomes.read(file) for file in files]
 
 
-def select(evaluations: Sequence[Evaluation], split: str = "") -> Selection:
-    """Keeps one role or split, and of each run its last checkpoint (and its warm start, step -1).
+def select(evaluations: Sequence[Evaluation], split: str = "", temperature: float | None = None) -> Selection:
+    """Keeps one role or split, one decoding, and of each run its last checkpoint (and its warm start, step -1).
 
     Args:
         evaluations: everything that was found.
         split: a split's name or a role; empty: for each environment test where any run has it, else dev, else train.
             Where a split was played whole, and in part too (as training does with dev), only the whole is kept.
+        temperature: keeps evaluations of models that were sampled at it. None: those at the runs' own
+            ``eval.temperature``; a split that has no such evaluation keeps what it has.
 
     Raises:
-        UsageError: no evaluation has this split or role.
+        UsageError: no evaluation has this split or role, or this temperature.
     """
     if split:
         kept = [e for e in evaluations if split in (e.header.split, e.header.role)]
@@ -67,12 +69,15 @@ def select(evaluations: Sequence[Evaluation], split: str = "") -> Selection:
         notes: list[str] = []
     else:
         kept, notes = _default_role(evaluations)
+    kept, of_decoding = _one_decoding(kept, temperature)
     kept, of_panels = _largest_panel(kept)
-    last: dict[tuple[str, str, str, str, bool], Evaluation] = {}
+    last: dict[tuple[str, str, str, str, bool, float], Evaluation] = {}
     for evaluation in sorted(kept, key=lambda e: e.header.step):
         header = evaluation.header
-        last[(header.run, header.env, header.split, header.policy, is_warm_start(header))] = evaluation
-    return Selection(tuple(sorted(last.values(), key=_order)), (*notes, *of_panels))
+        # With the temperature, so that two of them meet in the comparison, which refuses them, and not here.
+        place = (header.run, header.env, header.split, header.policy, is_warm_start(header), header.temperature)
+        last[place] = evaluation
+    return Selection(tuple(sorted(last.values(), key=_order)), (*notes, *of_decoding, *of_panels))
 
 
 def is_warm_start(header: EvalHeader) -> bool:
@@ -99,6 +104,34 @@ def _default_role(evaluations: Sequence[Evaluation]) -> tuple[list[Evaluation], 
             notes.append(
                 f"{env}: no test evaluation yet, so these are {role} results; `agentcredit eval RUN` adds test."
             )
+    return kept, notes
+
+
+def _one_decoding(evaluations: Sequence[Evaluation], temperature: float | None) -> tuple[list[Evaluation], list[str]]:
+    """Evaluations at ``temperature``, or at the runs' own; reference policies have none and always stay."""
+    sampled = [e for e in evaluations if e.header.policy not in TEXT_POLICIES]
+    if temperature is not None:
+        if sampled and all(e.header.temperature != temperature for e in sampled):
+            known = ", ".join(f"{value:g}" for value in sorted({e.header.temperature for e in sampled}))
+            raise UsageError(
+                f"No evaluation was sampled at temperature {temperature:g} (--temperature). There are: {known}."
+            )
+        return [e for e in evaluations if e.header.policy in TEXT_POLICIES or e.header.temperature == temperature], []
+    with_own = {(e.header.env, e.header.split) for e in sampled if e.header.own_temperature}
+    kept, notes = [], []
+    others: dict[tuple[str, str], set[float]] = {}
+    for e in evaluations:
+        place = (e.header.env, e.header.split)
+        if e.header.own_temperature or place not in with_own:
+            kept.append(e)
+        else:
+            others.setdefault(place, set()).add(e.header.temperature)
+    for (env, split), temperatures in sorted(others.items()):
+        listed = ", ".join(f"{value:g}" for value in sorted(temperatures))
+        notes.append(
+            f"{env} {split}: also evaluated at other temperatures than the runs' own ({listed}), not shown; "
+            "--temperature shows one of them."
+        )
     return kept, notes
 
 

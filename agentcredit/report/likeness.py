@@ -25,7 +25,7 @@ OF_TASKS = {
 
 OF_MODELS = {
     "policy": "engine",
-    "temperature": "sampling temperature (eval.temperature)",
+    "temperature": "sampling temperature (report --temperature shows one)",
     "repeats": "number of episodes per task (eval.repeats)",
     "comparison": "configuration",
     "warm_start": "warm start",

@@ -58,7 +58,7 @@ def write_run(
     out: Path, method: str, ends: str, seed: int = 0, scores: dict[int, float] | None = None, **changes
 ) -> Path:
     head = header(method, seed, **changes)
-    path = out / head.run / "eval" / f"{head.split}-{head.policy}-{head.step}.jsonl"
+    path = out / head.run / "eval" / f"{head.split}-{head.policy}-{head.step}-{head.temperature}.jsonl"
     outcomes.write(path, head, results(ends, head.repeats, scores))
     (out / head.run / "config.toml").touch()  # every setting at its default
     return path

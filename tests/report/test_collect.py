@@ -1,7 +1,8 @@
 import pytest
 
-from agentcredit.errors import MissingError, UsageError
+from agentcredit.errors import ComparisonRefused, MissingError, UsageError
 from agentcredit.report.collect import collect, select
+from agentcredit.report.compare import compare
 from tests.report.build import write_run
 
 
@@ -90,3 +91,44 @@ def test_the_whole_panel_is_kept_where_a_part_was_played_too(tmp_path):
     assert selection.notes == (
         "alfworld valid_unseen: not evaluated on the whole panel, so not shown: grpo-part, proas-part.",
     )
+
+
+def temperatures(selection) -> list[tuple[str, float]]:
+    return sorted((e.header.method, e.header.temperature) for e in selection.evaluations)
+
+
+def test_another_temperature_never_takes_the_place_of_the_runs_own(tmp_path):
+    for method in ("grpo", "proas"):
+        write_run(tmp_path, method, "10")
+    write_run(tmp_path, "grpo", "11", temperature=0.0, own_temperature=False)
+    write_run(tmp_path, "grpo", "11", step=40, temperature=1.0, own_temperature=False)
+    selection = select(collect(tmp_path))
+    assert temperatures(selection) == [("grpo", 0.4), ("proas", 0.4)]
+    assert selection.notes == (
+        "alfworld valid_unseen: also evaluated at other temperatures than the runs' own (0, 1), not shown; "
+        "--temperature shows one of them.",
+    )
+
+
+def test_a_temperature_is_asked_for(tmp_path):
+    write_run(tmp_path, "grpo", "10")
+    write_run(tmp_path, "grpo", "10", policy="random", temperature=0.0)
+    write_run(tmp_path, "grpo", "11", temperature=1.0, own_temperature=False)
+    selection = select(collect(tmp_path), temperature=1.0)
+    assert [(e.header.policy, e.header.temperature) for e in selection.evaluations] == [
+        ("random", 0.0),
+        ("transformers", 1.0),
+    ]
+    with pytest.raises(UsageError, match=r"at temperature 0\.7 \(--temperature\)\. There are: 0\.4, 1\."):
+        select(collect(tmp_path), temperature=0.7)
+
+
+def test_two_temperatures_without_the_runs_own_are_both_kept_and_refused(tmp_path):
+    for temperature in (0.0, 1.0):
+        write_run(tmp_path, "grpo", "10", temperature=temperature, own_temperature=False)
+    selection = select(collect(tmp_path))
+    assert temperatures(selection) == [("grpo", 0.0), ("grpo", 1.0)]
+    with pytest.raises(
+        ComparisonRefused, match=r"sampling temperature \(report --temperature shows one\) is 0\.0 .* and 1\.0"
+    ):
+        compare(selection.evaluations)
