@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from agentcredit.cli.options import AsJson, print_json
+
+_CARDS = Path(__file__).parents[2] / "docs" / "methods"
+"""Method cards, where the program runs from its source tree."""
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="List the methods, or show one with its parameters."
@@ -29,7 +33,7 @@ def list_methods(as_json: AsJson = False) -> None:
 
 @app.command()
 def show(name: Annotated[str, typer.Argument(help="Method: see `methods list`.")], as_json: AsJson = False) -> None:
-    """Show a method: its paper, and every parameter with its default."""
+    """Show a method: its formulas, paper, parameters with their defaults, and published numbers."""
     card = _card(name)
     if as_json:
         print_json(card)
@@ -38,26 +42,37 @@ def show(name: Annotated[str, typer.Argument(help="Method: see `methods list`.")
     source = ", ".join(
         filter(None, [paper["title"], paper["venue"], f"arXiv {paper['arxiv']}" if paper["arxiv"] else ""])
     )
-    typer.echo(f"{card['name']} ({card['kind']}): {card['summary']}\n{source}\n")
+    typer.echo(f"{card['name']} ({card['kind']}): {card['summary']}\n{source}\n\n{card['explanation']}\n\nParameters\n")
     for parameter in card["parameters"]:
         also = f" (also {', '.join(parameter['aliases'])})" if parameter["aliases"] else ""
         typer.echo(f"  --set method.params.{parameter['name']}={parameter['default']}{also}")
         typer.echo(f"      {parameter['description']}")
+    if card["published"]:
+        typer.echo("\nPublished success rates in %, each by its own protocol\n")
+        for figure in card["published"]:
+            typer.echo(f"  {figure['env']:<12}  {figure['text']:>8}  {figure['provenance']}")
+    if card["card"]:
+        typer.echo(f"\nCard: {card['card']}")
 
 
 def _card(name: str) -> dict[str, Any]:
+    import inspect
     from dataclasses import asdict
 
     from agentcredit.config_toml import emit_value
     from agentcredit.methods import registry
+    from agentcredit.report.published import published
 
     method = registry.get(name)
+    module = inspect.getmodule(method)
+    path = _CARDS / f"{name}.md"
     accepted = method.Params.keys()
     return {
         "name": name,
         "kind": method.kind,
         "summary": method.summary,
         "paper": asdict(method.paper),
+        "explanation": inspect.cleandoc(module.__doc__ or "").replace("``", "") if module else "",
         "parameters": [
             {
                 "name": field,
@@ -67,4 +82,10 @@ def _card(name: str) -> dict[str, Any]:
             }
             for field, info in method.Params.model_fields.items()
         ],
+        "published": [
+            {**asdict(figure), "text": figure.text, "provenance": figure.provenance}
+            for figure in published()
+            if figure.method == name and figure.metric == "success"
+        ],
+        "card": str(path) if path.is_file() else "",
     }

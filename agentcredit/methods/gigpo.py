@@ -1,4 +1,4 @@
-"""GiGPO: beside the episode's advantage, one among actions taken from the same state (methods.md §3.5).
+"""GiGPO: beside the episode's advantage, one among actions taken from the same state (docs/methods/gigpo.md).
 
     ret_t = Σ_{k≥t} γ^{k−t} r_k
     A^S_t = (ret_t − mean) / (std + 1e-6)    over the turns of the group that stood in the same state

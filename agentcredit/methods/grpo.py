@@ -1,4 +1,4 @@
-"""GRPO: compare the outcomes of siblings and give every action of an episode the same advantage (methods.md §3.1).
+"""GRPO: compare the outcomes of siblings and give every action of an episode the same advantage (docs/methods/grpo.md).
 
     A_i = (R_i − mean) / (std + 1e-6)        std unbiased (ddof=1)
 

@@ -1,4 +1,4 @@
-"""ProAS: mask the reward of steps that made no progress, and move the blame to those that led away (methods.md §6).
+"""ProAS: mask the reward of steps that made no progress, and move the blame to those that led away (docs/methods/proas.md).
 
 Progress is measured on a reference graph of known ways to the goal (``graph_sources``, ``reference_graph``, ``progress``).
 On top of any group estimator:

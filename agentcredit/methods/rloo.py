@@ -1,4 +1,4 @@
-"""RLOO: the baseline of each sibling is the mean return of the others (methods.md §3.2).
+"""RLOO: the baseline of each sibling is the mean return of the others (docs/methods/rloo.md).
 
     A_i = R_i − mean_{j≠i} R_j = n/(n−1) · (R_i − mean)
 
