@@ -30,6 +30,9 @@ _ENVIRONMENTS: dict[str, dict[str, Any]] = {
     },
 }
 
+# Any other environment: the common names of splits; turns and layout are the environment's own.
+_OTHERS: dict[str, Any] = {"env.train_split": "train", "env.dev_split": "dev"}
+
 # Seven receptacles: the searching expert needs 20 turns at most, so that 24 leave room for a few wrong visits.
 _ALFWORLD_SMALL: dict[str, Any] = {"env.max_turns": 24}
 
@@ -64,7 +67,7 @@ _SMOLLM2: dict[str, Any] = {
 
 def defaults(env: str, size: str, official: bool, model: str) -> dict[str, tuple[Any, str]]:
     """Key to (value, what it is a default of), for one environment and model."""
-    layers = [(f"default of {env}", _ENVIRONMENTS.get(env, {}))]
+    layers = [(f"default of {env}", _ENVIRONMENTS.get(env, _OTHERS))]
     if env == "alfworld" and size == "small" and not official:
         layers.append(("default of small ALFWorld games", _ALFWORLD_SMALL))
     if model == SMOLLM2:

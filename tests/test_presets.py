@@ -14,7 +14,7 @@ def test_alfworld_has_its_own_turn_budget(size: str):
     assert values["env.max_turns"][0] == SIZES[size].default_max_turns
 
 
-@pytest.mark.parametrize("env", ["alfworld", "scienceworld"])
+@pytest.mark.parametrize("env", ["alfworld", "scienceworld", "another"])
 def test_splits_have_the_roles_that_they_are_used_for(env: str):
     values = presets.defaults(env, "small", False, presets.TINY)
     assert role_of(env, values["env.train_split"][0]) == "train"

@@ -90,7 +90,9 @@ def official_folder(name: str) -> Path:
 
 
 def _build(entry: registry.EnvEntry, say: Say) -> None:
-    say(f"Setting up '{entry.name}' once: a virtual environment with {', '.join(entry.requirements)}.")
+    say(
+        f"Setting up '{entry.name}' once: a virtual environment with {', '.join(entry.requirements) or 'nothing added'}."
+    )
     folder = home() / "envs" / entry.name
     fresh = folder.with_name(f".{entry.name}.new")
     old = folder.with_name(f".{entry.name}.old")
@@ -105,11 +107,12 @@ def _build(entry: registry.EnvEntry, say: Say) -> None:
         make = [sys.executable, "-m", "venv", *(["--without-pip"] if own_pip else []), str(fresh)]
         with _log(entry.name) as stream:
             _run(make, stream, f"Python's venv module cannot make {fresh}")
-            _run(
-                [*pip, "install", *quiet, *entry.requirements],
-                stream,
-                f"pip cannot install {' '.join(entry.requirements)}",
-            )
+            if entry.requirements:
+                _run(
+                    [*pip, "install", *quiet, *entry.requirements],
+                    stream,
+                    f"pip cannot install {' '.join(entry.requirements)}",
+                )
         atomic_write_json(fresh / MARKER, {"requirements": list(entry.requirements), "python": sys.version.split()[0]})
         if folder.exists():
             folder.rename(old)
