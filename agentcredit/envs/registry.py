@@ -108,7 +108,7 @@ def interpreter(name: str) -> Path:
         raise MissingError(f"{variable} names {path}, which is not an executable file.")
     raise MissingError(
         f"The environment '{name}' is not set up (no interpreter at {path}): run `agentcredit envs setup {name}`, "
-        f"or point {variable} at a Python that has {' '.join(entry(name).requirements)}."
+        f"or point {variable} at a Python that has {' '.join(entry(name).requirements) or 'the standard library'}."
     )
 
 
