@@ -105,6 +105,11 @@ class TinyConfig(Section):
     updates: int = Field(default=600, ge=0, description="Updates of behaviour cloning.")
     batch: int = Field(default=16, ge=1, description="Episodes per update.")
     lr: float = Field(default=1e-3, gt=0, description="Learning rate of behaviour cloning.")
+    text_weight: float = Field(
+        default=0.3,
+        ge=0,
+        description="Weight of the environment's own text in the cloning loss, relative to a response token's; its repetitions teach copying.",
+    )
     seed: int = Field(default=0, description="Seed of the warm start; shared by all methods and seeds of a comparison.")
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from agentcredit.policies.actions import ACTION_OPEN, THINK_CLOSE, ActionTries, TrieNode
 from agentcredit.policies.base import Request, Response
+from agentcredit.policies.decoding import growing_cache, shared_heads
 from agentcredit.policies.dialogue import Template
 from agentcredit.policies.noise import uniforms
 from agentcredit.policies.sampling import draw
@@ -67,7 +68,7 @@ class TransformersPolicy:
         answers: dict[str, Response] = {}
         was_training = self.model.training
         self.model.eval()
-        with torch.inference_mode():
+        with torch.inference_mode(), shared_heads(self.model):
             for cohort, asked in by_cohort.values():
                 answers |= self._generate(cohort, asked)
         self.model.train(was_training)
@@ -233,7 +234,6 @@ class _Cohort:
         Rows that are given nothing pass a masked padding token; their hidden state means nothing.
         """
         import torch
-        from transformers import DynamicCache
 
         device = model.device
         n_rows, width = len(self.stored), max(len(ids) for ids in ids_of_row.values())
@@ -249,7 +249,7 @@ class _Cohort:
             last[row] = len(ids) - 1
             self.stored[row].extend(ids)
         if self.cache is None:
-            self.cache = DynamicCache(config=model.config)
+            self.cache = growing_cache(model.config)
             self.mask = real.to(device)
         else:
             assert self.mask is not None
@@ -293,7 +293,7 @@ def _attention_mask(model: Any, real: torch.Tensor, width: int) -> torch.Tensor:
     """
     import torch
 
-    if model.config._attn_implementation != "sdpa":
+    if not model.config._attn_implementation.startswith("sdpa"):
         return real.long()
     earlier = real.shape[1] - width
     causal = torch.ones((width, real.shape[1]), dtype=torch.bool, device=real.device).tril(earlier)
