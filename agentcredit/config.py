@@ -101,15 +101,10 @@ class TinyConfig(Section):
     heads: int = Field(default=4, ge=1, description="Attention heads.")
     kv_heads: int = Field(default=2, ge=1, description="Key-value heads.")
     vocab: int = Field(default=2048, ge=256, description="Largest vocabulary of the tokenizer.")
-    games: int = Field(default=400, ge=1, description="Expert episodes of training tasks to clone.")
-    updates: int = Field(default=600, ge=0, description="Updates of behaviour cloning.")
-    batch: int = Field(default=16, ge=1, description="Episodes per update.")
+    games: int = Field(default=600, ge=1, description="Expert episodes of training tasks to clone.")
+    updates: int = Field(default=800, ge=0, description="Updates of behaviour cloning.")
+    batch: int = Field(default=4, ge=1, description="Episodes per update.")
     lr: float = Field(default=1e-3, gt=0, description="Learning rate of behaviour cloning.")
-    text_weight: float = Field(
-        default=0.3,
-        ge=0,
-        description="Weight of the environment's own text in the cloning loss, relative to a response token's; its repetitions teach copying.",
-    )
     seed: int = Field(default=0, description="Seed of the warm start; shared by all methods and seeds of a comparison.")
 
 

@@ -101,18 +101,9 @@ def warm_start(
 
 
 def expert_rows(
-    template: Template,
-    prompts: Prompts,
-    layout: Layout,
-    goal: str,
-    episode: ExpertEpisode,
-    max_context: int,
-    text_weight: float = 0.0,
+    template: Template, prompts: Prompts, layout: Layout, goal: str, episode: ExpertEpisode, max_context: int
 ) -> list[Row]:
     """An expert's episode as rows of the same tokens that a rollout would make of it, weight 1 on each response token.
-
-    The environment's text has ``text_weight``: it repeats names from the task and the action before, and predicting it
-    teaches a small network to copy them, which responses alone take many more episodes to do (experiments/README.md).
 
     Dialogue: one row; window: one a turn. A row is cut at ``max_context`` tokens.
     """
@@ -129,16 +120,14 @@ def expert_rows(
             parts.append([(prompt, False), (response, True)])
         else:
             parts[0] += [(template.reply(prompts.observation(seen), finished=True), False), (response, True)]
-    return [_row(part, max_context, text_weight) for part in parts]
+    return [_row(part, max_context) for part in parts]
 
 
-def _row(parts: Sequence[tuple[list[int], bool]], max_context: int, text_weight: float) -> Row:
+def _row(parts: Sequence[tuple[list[int], bool]], max_context: int) -> Row:
     ids = np.array([token for tokens, _ in parts for token in tokens][:max_context], dtype=np.int64)
     said = np.array([kind for tokens, kind in parts for _ in tokens][:max_context], dtype=bool)
     nothing = np.zeros(len(ids), dtype=np.float32)
-    weight = np.where(said, 1.0, text_weight).astype(np.float32)
-    weight[:1] = 0  # nothing precedes the first token
-    return Row(ids, np.zeros(len(ids), dtype=bool), nothing, nothing, weight)
+    return Row(ids, np.zeros(len(ids), dtype=bool), nothing, nothing, said.astype(np.float32))
 
 
 def _make(
@@ -159,9 +148,7 @@ def _make(
     tokenizer = train_tokenizer(_texts(prompts, layout, episodes, goals), tiny.vocab)
     template = Template(tokenizer, "tiny")
     rows = [
-        expert_rows(
-            template, prompts, layout, goals[episode.task_id], episode, config.policy.max_context, tiny.text_weight
-        )
+        expert_rows(template, prompts, layout, goals[episode.task_id], episode, config.policy.max_context)
         for episode in episodes
     ]
     torch.set_num_threads(config.policy.threads)

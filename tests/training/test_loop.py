@@ -12,6 +12,7 @@ import pytest
 
 from agentcredit import outcomes
 from agentcredit.assembly import load_engine, open_stage
+from agentcredit.envs import registry
 from agentcredit.envs.panels import build_panel
 from agentcredit.episodes import episode_from_json
 from agentcredit.errors import RunFailed
@@ -55,6 +56,24 @@ class StopAfter(Silent):
     def step(self, report: Any) -> None:
         if report.step == self.last:
             raise KeyboardInterrupt
+
+
+def break_worker(faults: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the corridor look for faults in this folder."""
+    faults.mkdir()
+    options_for = registry.options_for
+    monkeypatch.setattr(registry, "options_for", lambda env: {**options_for(env), "faults": str(faults)})
+
+
+class Breaker(Silent):
+    """Orders one fault when a phase begins."""
+
+    def __init__(self, phase: str, faults: Path, fault: str) -> None:
+        self.waited_for, self.file = phase, faults / fault
+
+    def phase(self, text: str, done: int = 0, total: int = 0) -> None:
+        if text == self.waited_for:
+            self.file.touch()
 
 
 @pytest.fixture(scope="module")
@@ -154,22 +173,35 @@ def test_the_transition_cache_changes_no_result(tmp_path: Path, reference: RunDi
     assert weights(run) == weights(reference)
 
 
+@pytest.mark.parametrize("fault", ["die", "hang", "garbage"])
+def test_a_failing_worker_during_training_changes_nothing(
+    tmp_path: Path, reference: RunDir, monkeypatch: pytest.MonkeyPatch, fault: str
+):
+    break_worker(tmp_path / "faults", monkeypatch)
+    breaker = Breaker("step 2 of 4", tmp_path / "faults", fault)
+    run = run_training(config(tmp_path, env__cache=False, env__call_timeout=2.0), breaker)
+    assert not list((tmp_path / "faults").iterdir())
+    assert numbers(run) == numbers(reference)
+    assert weights(run) == weights(reference)
+    assert sum(record["env/restarts"] for record in run.metrics()[1:]) == 1
+    assert sum(record["env/timeouts"] for record in run.metrics()[1:]) == (fault == "hang")
+
+
+def test_harness_failures_are_counted_apart_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    break_worker(tmp_path / "faults", monkeypatch)
+    breaker = Breaker("step 2 of 4", tmp_path / "faults", "raise")
+    run = run_training(config(tmp_path, env__cache=False, env__retries=0), breaker)
+    failures = [record["rollout/harness_failures"] for record in run.metrics()[1:]]
+    assert failures == [0, 1, 0, 0]
+    assert [record["rollout/episodes"] for record in run.metrics()[1:]] == [8, 7, 8, 8]
+    assert len(list(run.read_episodes(2))) == 7
+
+
 def test_too_many_harness_failures_stop_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from agentcredit.envs import registry
-
-    broken = registry.options_for
-    monkeypatch.setattr(registry, "options_for", lambda env: {**broken(env), "faults": str(tmp_path / "faults")})
-
-    class Break(Silent):
-        def phase(self, text: str, done: int = 0, total: int = 0) -> None:
-            if text.startswith("step 2"):
-                (tmp_path / "faults").mkdir(exist_ok=True)
-                for _ in range(1):
-                    (tmp_path / "faults" / "raise").touch()
-
+    break_worker(tmp_path / "faults", monkeypatch)
     cfg = config(tmp_path, env__retries=0, env__max_failure_share=0.0, env__cache=False)
     with pytest.raises(RunFailed, match=r"training step 2, 1 of 8 episodes .* env\.max_failure_share = 0"):
-        run_training(cfg, Break())
+        run_training(cfg, Breaker("step 2 of 4", tmp_path / "faults", "raise"))
     run = run_training(cfg)
     assert [record["step"] for record in run.metrics()] == [0, 1, 2, 3, 4]
 
