@@ -59,13 +59,8 @@ envs: env-alfworld env-scienceworld
 env-alfworld env-scienceworld: env-%: $(INSTALLED)
 	@$(BIN)/agentcredit envs setup $*
 
-DEMO := --out runs/demo
 demo: env-alfworld
-	@for method in grpo proas; do \
-		$(BIN)/agentcredit train -c experiments/cpu/demo.toml $(DEMO) --method $$method --name demo-$$method; \
-		$(BIN)/agentcredit eval demo-$$method $(DEMO) --split test; \
-	done
-	@$(BIN)/agentcredit report $(DEMO)
+	@$(BIN)/agentcredit compare -c experiments/cpu/demo.toml --out runs/demo
 
 test: $(INSTALLED) envs
 	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
