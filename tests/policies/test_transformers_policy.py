@@ -92,6 +92,39 @@ def test_a_thought_that_never_ends_is_closed_in_time_for_the_longest_action(mode
         assert parse(template.decode(response.ids)).action in ACTIONS
 
 
+def test_restriction_works_where_tags_are_several_tokens(model: Any):
+    plain = Template(_tokenizer_without_tags(), "plain")
+    assert len(plain.encode("<action>")) > 1
+    policy = TransformersPolicy(model, plain)
+    assert policy.close_id is None
+    for key in range(4):
+        policy.submit([Request(f"s{key}", plain.opening("", "open"), (key,), 60, 1.0, ACTIONS)])
+        (response,) = policy.collect()
+        said = parse(plain.decode(response.ids))
+        assert said.well_formed
+        assert said.action in ACTIONS
+
+
+def _tokenizer_without_tags() -> Any:
+    """As the tiny model's, with the tags left to the byte-level vocabulary, which is what a hub model has."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    from agentcredit.policies.tiny import CHAT_TEMPLATE, END, PAD, START
+
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=[PAD, START, END], initial_alphabet=alphabet, show_progress=False
+    )
+    bpe.train_from_iterator(SIGHTS * 3, trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=END, pad_token=PAD)
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
 def test_an_unrestricted_response_stops_at_its_budget(model: Any, template: Template):
     policy = TransformersPolicy(model, template)
     responses = []
