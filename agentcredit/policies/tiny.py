@@ -11,16 +11,15 @@ from typing import Any
 
 from agentcredit.config import TinyConfig
 
-END = "<|im_end|>"
-START = "<|im_start|>"
+END = "<|end|>"
 PAD = "<|pad|>"
+ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 TAGS = ("<think>", "</think>", "<action>", "</action>")
-# ChatML, the form of the Qwen2 family.
+# As ChatML, with one token for each mark: in ChatML's own words a turn of this model would be a quarter marks.
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-ROLES = ("system\n", "user\n", "assistant\n")
 
 
 def train_tokenizer(texts: Iterable[str], vocab: int) -> Any:
@@ -34,11 +33,11 @@ def train_tokenizer(texts: Iterable[str], vocab: int) -> Any:
     trainer = trainers.BpeTrainer(
         vocab_size=vocab,
         min_frequency=2,
-        special_tokens=[PAD, START, END, *TAGS],
+        special_tokens=[PAD, END, *ROLES, *TAGS],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    bpe.train_from_iterator([*texts, *ROLES * 2], trainer)
+    bpe.train_from_iterator(texts, trainer)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=END, pad_token=PAD)
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer

@@ -29,7 +29,7 @@ from agentcredit.policies.actions import response_text
 from agentcredit.policies.dialogue import Template
 from agentcredit.policies.noise import generator
 from agentcredit.policies.prompts import Prompts
-from agentcredit.policies.tiny import new_model, train_tokenizer
+from agentcredit.policies.tiny import CHAT_TEMPLATE, new_model, train_tokenizer
 from agentcredit.progress import Progress
 from agentcredit.training.rows import Row
 
@@ -79,6 +79,7 @@ def warm_start(
         "data_source": spec.data_source,
         "tasks": [(task.id, task.content_hash) for task in chosen],
         "prompts": prompts.hash(),
+        "template": CHAT_TEMPLATE,
         "layout": layout,
         "max_context": config.policy.max_context,
     }

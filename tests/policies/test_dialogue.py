@@ -37,7 +37,7 @@ def test_tags_and_marks_are_one_token_each_and_text_survives(template: Template)
     text = "<think>Ünknown words: 47%!</think><action>go to fridge 12</action>"
     ids = template.encode(text)
     assert template.decode([*ids, template.end_id]) == text
-    for mark in ("<think>", "</think>", "<action>", "</action>", "<|im_end|>"):
+    for mark in ("<think>", "</think>", "<action>", "</action>", "<|end|>", "<|user|>"):
         assert len(template.encode(mark)) == 1
 
 

@@ -110,14 +110,14 @@ def _tokenizer_without_tags() -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    from agentcredit.policies.tiny import CHAT_TEMPLATE, END, PAD, START
+    from agentcredit.policies.tiny import CHAT_TEMPLATE, END, PAD
 
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=300, special_tokens=[PAD, START, END], initial_alphabet=alphabet, show_progress=False
+        vocab_size=300, special_tokens=[PAD, END], initial_alphabet=alphabet, show_progress=False
     )
     bpe.train_from_iterator(SIGHTS * 3, trainer)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=END, pad_token=PAD)
