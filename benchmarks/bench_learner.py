@@ -137,6 +137,7 @@ def show(title: str, rows: list[tuple[str, float, str]]) -> None:
 
 
 def main() -> None:
+    make_model(64)  # imports torch and transformers once, before the processes are forked
     show(f"One update, {EPISODES} episodes of 60 to 900 tokens", measured(budgets))
     ways = []
     for how in ("all tokens", "in one piece", "in chunks"):
