@@ -30,7 +30,7 @@ def _toy(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     home = tmp_path_factory.getbasetemp() / "home-of-loop-tests"
     monkeypatch.setenv("AGENTCREDIT_HOME", str(home))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    register_toy()
+    register_toy(monkeypatch)
 
 
 def weights(run: RunDir) -> dict[str, bytes]:
@@ -82,7 +82,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     patch = pytest.MonkeyPatch()
     patch.setenv("AGENTCREDIT_HOME", str(tmp_path_factory.getbasetemp() / "home-of-loop-tests"))
     patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    register_toy()
+    register_toy(patch)
     run = run_training(config(tmp_path_factory.mktemp("reference")))
     patch.undo()
     return run
@@ -209,7 +209,8 @@ def test_too_many_harness_failures_stop_the_run(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.slow
 def test_kill_9_at_random_moments_loses_and_doubles_nothing(tmp_path: Path, reference: RunDir):
     program = (
-        "import sys; from pathlib import Path; from tests.training.toy_run import *; register_toy(); "
+        "import sys, pytest; from pathlib import Path; from tests.training.toy_run import *; "
+        "register_toy(pytest.MonkeyPatch()); "
         "run_training(config(Path(sys.argv[1])))"
     )
     rng = np.random.default_rng(5)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from agentcredit.config import RunConfig
 from agentcredit.envs import registry
@@ -14,12 +15,11 @@ from agentcredit.rundir import RunDir
 from tests.envs.corridor import TOY
 
 
-def register_toy() -> None:
-    """Makes the corridor an environment that can be named."""
+def register_toy(patch: pytest.MonkeyPatch) -> None:
+    """Makes the corridor an environment that can be named, until the patch is undone."""
     entry = registry.EnvEntry("toy", "a corridor", f"{TOY}:make", ())
-    if all(known.name != "toy" for known in registry._BUILT_IN):
-        registry._BUILT_IN = (*registry._BUILT_IN, entry)
-    os.environ["AGENTCREDIT_TOY_PYTHON"] = sys.executable
+    patch.setattr(registry, "_BUILT_IN", (*registry._BUILT_IN, entry))
+    patch.setenv("AGENTCREDIT_TOY_PYTHON", sys.executable)
 
 
 def config(out: Path, **changes: Any) -> RunConfig:
