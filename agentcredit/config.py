@@ -1,4 +1,4 @@
-"""RunConfig: everything a run depends on, as one documented model (design §3).
+"""RunConfig: everything a run depends on, as one documented model.
 
 Values come from, weakest first: the defaults here, the environment's and the method's own defaults, TOML files in the
 order given, ``AGENTCREDIT_*`` variables, flags (``--set optim.lr=1e-4`` and the named ones). ``config_sources`` does the
@@ -131,7 +131,7 @@ class MethodConfig(Section):
 
 
 class LossConfig(Section):
-    """The policy loss (methods.md §2)."""
+    """The policy loss (docs/training.md)."""
 
     clip_low: float = Field(default=0.2, ge=0, description="Lower clip of the ratio.")
     clip_high: float = Field(default=0.2, ge=0, description="Upper clip of the ratio.")

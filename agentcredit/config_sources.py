@@ -1,4 +1,4 @@
-"""Where a run's configuration comes from, and how sources are merged (design §3).
+"""Where a run's configuration comes from, and how sources are merged.
 
 Weakest first: the model's defaults, the environment's and model's presets, TOML files in the order given,
 ``AGENTCREDIT_*`` variables, ``--set`` and the named flags. Every value keeps the name of its source, so that a mistake is

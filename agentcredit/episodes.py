@@ -1,4 +1,4 @@
-"""The data of a rollout: Task, Turn, Episode, Group, and their versioned JSON form (design §4).
+"""The data of a rollout: Task, Turn, Episode, Group, and their versioned JSON form.
 
 Ragged arrays carry a dimension suffix in their names: ``_G`` group, ``_E`` episode, ``_T`` turn, ``_N`` token.
 This module imports the standard library and numpy only.
@@ -64,7 +64,7 @@ class Turn:
     ``allowed``           per response token the sorted ids it was chosen from, or None for the whole vocabulary;
                           the tuple itself is None when no token of the turn was restricted.
     ``observation``       what was seen before acting; ``next_observation`` what the action led to.
-    ``state_key``         abstract state before the action (methods.md §6.2, level 0), None when unknown; ``next_state_key``
+    ``state_key``         abstract state before the action (docs/methods/proas.md, level 0), None when unknown; ``next_state_key``
                           after it. ``lifted_key`` and ``next_lifted_key`` are the same at level 1, shared by a task type.
     """
 

@@ -1,4 +1,4 @@
-"""What a command may end with: one clear sentence and one of these exit codes (design §9)."""
+"""What a command may end with: one clear sentence and one of these exit codes."""
 
 from __future__ import annotations
 

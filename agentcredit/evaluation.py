@@ -1,4 +1,4 @@
-"""Plays a panel with a policy and writes what came of each task (design §7, §8)."""
+"""Plays a panel with a policy and writes what came of each task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writes, line-atomic appends, and compressed JSON lines (design §7).
+"""Files that are whole or absent: atomic writes, line-atomic appends, and compressed JSON lines.
 
 A reader, or the same command after ``kill -9``, never meets half a file: content goes to a temporary name in the same
 folder, is flushed to the disk, and is renamed. Logs that grow are appended one whole line at a time.

@@ -1,4 +1,4 @@
-"""What an evaluation leaves: one outcome per episode, with everything needed to compare it fairly (design §7, §8).
+"""What an evaluation leaves: one outcome per episode, with everything needed to compare it fairly.
 
 A file of outcomes is JSON lines: the header first, then one line per episode, in the order of (task, repeat). A header
 carries what must be equal for two evaluations to stand in one table (panel, decoding, turn budget, ``comparison``) and

@@ -1,7 +1,7 @@
-"""Defaults that depend on the environment, its size and the model (design §3), by full key.
+"""Defaults that depend on the environment, its size and the model, by full key.
 
 They stand above the model's own defaults and below files, variables and flags. Where a published recipe fixes a value
-it is taken from there (methods.md §9); the rest is our choice, with its reason beside it.
+it is taken from there; the rest is our choice, with its reason beside it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a result depends on besides its configuration: code, packages, machine, command (design §7, field.md §D).
+"""What a result depends on besides its configuration: code, packages, machine, command.
 
 Nothing here imports torch: versions come from installed metadata, and the accelerator's facts only from a torch that the
 run has loaded already. Values that look like secrets are never stored.

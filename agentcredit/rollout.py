@@ -1,4 +1,4 @@
-"""Plays episodes: a policy against environments, many at once (design §6).
+"""Plays episodes: a policy against environments, many at once.
 
 The loop is event-driven. Each live episode is waiting either for its environment or for the policy; whatever is ready is
 handed on. A lockstep policy is asked only when every live episode is ready, so that its batches are the same each time.

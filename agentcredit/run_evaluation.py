@@ -1,4 +1,4 @@
-"""Evaluates a run from its folder: which weights, which split, which policy (design §7)."""
+"""Evaluates a run from its folder: which weights, which split, which policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of a run: what training leaves, and how the same command finds and continues it (design §7).
+"""The folder of a run: what training leaves, and how the same command finds and continues it.
 
     <out>/<name>/  config.toml  repro.json  run.json  metrics.jsonl  episodes/step-000012.jsonl.zst
                    eval/<split>-000012.jsonl  checkpoints/  logs/attempt-1.log

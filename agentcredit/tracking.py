@@ -1,4 +1,4 @@
-"""MLflow, and the only file that knows it (design §5, §7).
+"""MLflow, and the only file that knows it.
 
 A tracker is told a run's name and parameters once, then one set of numbers per step. It never loses and never doubles:
 a number of a step that the store already holds is skipped, so that a resumed run may simply say everything again, and

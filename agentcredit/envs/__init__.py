@@ -1,1 +1,1 @@
-"""Environments, each in its own process and interpreter (design §5). Imports the standard library alone."""
+"""Environments, each in its own process and interpreter. Imports the standard library alone."""

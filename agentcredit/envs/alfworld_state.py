@@ -1,4 +1,4 @@
-"""Abstract states of ALFWorld for GiGPO and ProAS, read from the simulator's PDDL facts (methods.md §6.2).
+"""Abstract states of ALFWorld for GiGPO and ProAS, read from the simulator's PDDL facts (docs/methods/proas.md).
 
 Level 0 names things: where the agent stands, what it holds, what was heated, cooled, cleaned, sliced, switched on, moved
 or opened. These are the fields of GraphGPO's public code, which tracks them by parsing texts; the simulator knows.

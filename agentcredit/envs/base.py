@@ -59,7 +59,7 @@ class StepResult:
     ``score``        the score so far, relative to the reset's (ScienceWorld: 0..1; success environments: 0/1).
     ``valid``        False when the environment did not understand or could not do the action.
     ``admissible``   actions that would be understood now, sorted; None where the environment cannot list them.
-    ``state_key``    abstract state for GiGPO and ProAS (methods.md §6.2), level 0; None when unknown.
+    ``state_key``    abstract state for GiGPO and ProAS (docs/methods/proas.md), level 0; None when unknown.
     ``lifted_key``   the same, level 1: shared by all tasks of one type; None when unknown.
     ``full_state``   digest of the simulator's whole state; None where it cannot be had.
     """

@@ -1,4 +1,4 @@
-"""Task panels: the exact tasks that a number was measured on (design §2.5). Standard library alone.
+"""Task panels: the exact tasks that a number was measured on. Standard library alone.
 
 A panel is a sorted list of task ids with the hash of what each task is made of. Its SHA-256 is that of its canonical
 text, one line ``<id> <content hash>`` per task; where a panel is committed (``panels/<env>/<data source>/<split>.txt``)

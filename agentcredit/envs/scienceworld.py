@@ -176,7 +176,7 @@ def relative_score(score: int, start: int) -> float:
 
 
 def state_key(look: str, inventory: str, score: int) -> str:
-    """Level 0 (methods.md §6.2): room, sorted inventory, digest of the free look, environment's score."""
+    """Level 0 (docs/methods/proas.md): room, sorted inventory, digest of the free look, environment's score."""
     room = re.search(r"called the (.+?)\.", look)
     carried = sorted(line.strip() for line in inventory.splitlines()[1:] if line.strip())
     digest = hashlib.sha256(look.encode()).hexdigest()[:12]
@@ -184,7 +184,7 @@ def state_key(look: str, inventory: str, score: int) -> str:
 
 
 def lifted_key(progress: str, score: int) -> str:
-    """Level 1 (methods.md §6.2): score by tens, and which ordered and which optional sub-goals are met.
+    """Level 1 (docs/methods/proas.md): score by tens, and which ordered and which optional sub-goals are met.
 
     Tasks of one type have the same sub-goals in the same order, whatever their objects.
     """

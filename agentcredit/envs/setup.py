@@ -1,4 +1,4 @@
-"""Makes an environment's own interpreter, and fetches its official data where that is asked for (design §5).
+"""Makes an environment's own interpreter, and fetches its official data where that is asked for.
 
 An interpreter is a virtual environment ``<home>/envs/<name>`` with the pinned packages of the registry's entry. It is built
 under another name and renamed when it works, so one that is there is whole. Building needs the package registry alone

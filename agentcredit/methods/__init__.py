@@ -1,1 +1,1 @@
-"""Credit assignment: pure functions from groups of episodes to numbers on tokens (design §5)."""
+"""Credit assignment: pure functions from groups of episodes to numbers on tokens."""

@@ -1,4 +1,4 @@
-"""The seam of a method, and how methods compose (design §2, §5).
+"""The seam of a method, and how methods compose.
 
 A method is an *estimator* (group outcomes to advantages: grpo, rloo, gigpo), a *shaper* (advantages to advantages:
 proas) or an *auxiliary* (cross-entropy weights and extra rows: cope, echo). They compose in that order, with the penalty
@@ -125,7 +125,7 @@ class Estimator(Method, Protocol):
     def advantages(self, groups: Sequence[Group], metrics: dict[str, float], penalty: float = 0.0) -> Advantages:
         """Advantages of every turn; ``metrics`` receives what is worth logging.
 
-        ``penalty`` is subtracted from the score of every invalid turn *before* normalisation (methods.md §1.2,
+        ``penalty`` is subtracted from the score of every invalid turn *before* normalisation (docs/methods/grpo.md,
         ``before_norm``); it is 0 in the other modes.
         """
         ...

@@ -1,7 +1,7 @@
-"""How methods become one: base estimator → shapers → residual of invalid actions → auxiliaries (design §2).
+"""How methods become one: base estimator → shapers → residual of invalid actions → auxiliaries.
 
 The residual comes after the shapers, so that their budgets stay exact and invalidity stays out of the shaping
-(methods.md §1.2). The trainer calls :meth:`Composition.credit` and never learns a method's name.
+(docs/methods/grpo.md). The trainer calls :meth:`Composition.credit` and never learns a method's name.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _generic_metrics(groups: Sequence[Group], base: Advantages, final: Advantages) -> dict[str, float]:
-    """What is logged for every method (methods.md §10): sizes of advantages and how many groups carry a signal."""
+    """What is logged for every method: sizes of advantages and how many groups carry a signal."""
     if not groups:
         return {}
     base_N = _concatenate([a_T for a_ET in base for a_T in a_ET])

@@ -1,4 +1,4 @@
-"""Where ProAS's reference graphs come from: the policy's own successes, or an expert's episodes (methods.md §6.3).
+"""Where ProAS's reference graphs come from: the policy's own successes, or an expert's episodes (docs/methods/proas.md).
 
 A source answers one question, ``graph(task, level)``. Others (corrupted, distilled) can wrap or stand beside these.
 Level ``instance`` is one task's own graph, by ``state_key``; level ``lifted`` is shared by the tasks of one type, by

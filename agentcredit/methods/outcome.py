@@ -1,4 +1,4 @@
-"""Group-relative scores: the statistic that grpo, rloo and gigpo subtract and divide by (methods.md §1.3).
+"""Group-relative scores: the statistic that grpo, rloo and gigpo subtract and divide by (docs/methods/grpo.md).
 
 A score is the return R of an episode; with a ``before_norm`` penalty it is R − c on invalid turns, so the turns of one
 episode need not share it. The statistic is taken over *trajectories* (each sibling once) or over *steps* (each turn once,

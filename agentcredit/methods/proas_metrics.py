@@ -1,4 +1,4 @@
-"""What ProAS logs about a step (methods.md §6f). Values without any data are left out."""
+"""What ProAS logs about a step (docs/methods/proas.md). Values without any data are left out."""
 
 from __future__ import annotations
 

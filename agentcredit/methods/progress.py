@@ -1,4 +1,4 @@
-"""How far each step of an episode got on a reference graph: distances, progress, regret (methods.md §6.4–6.5).
+"""How far each step of an episode got on a reference graph: distances, progress, regret (docs/methods/proas.md).
 
 All arrays are float64; NaN stands for "unknown" (a state without a key), and what follows from it is unknown as well.
 """
@@ -99,7 +99,7 @@ def measure(
 def trajectory_distances(
     states: Sequence[str | None], actions: Sequence[str], graph: ReferenceGraph, d_max: float, cost: Cost = "shortest"
 ) -> np.ndarray:
-    """d̂_0..d̂_T of the states, float64 [T+1] (methods.md §6.4).
+    """d̂_0..d̂_T of the states, float64 [T+1] (docs/methods/proas.md).
 
     The episode's own transitions are valid facts, so they join the graph: its loops are found even where it is off the map.
     A state without a way to the goal is one step further than the one it was first reached from (``d_max`` at the start), so

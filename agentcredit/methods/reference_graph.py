@@ -1,4 +1,4 @@
-"""The reference graph of ProAS: known transitions between abstract states, and how far each is from the goal (methods.md §6).
+"""The reference graph of ProAS: known transitions between abstract states, and how far each is from the goal (docs/methods/proas.md).
 
 A node is an opaque key (of a state of one task, or of a role-level state shared by a task type), an edge u → v is labelled
 by the actions that were seen to lead from u to v, with counts. :data:`GOAL` is the node that every success ends in.

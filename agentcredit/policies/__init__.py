@@ -1,1 +1,1 @@
-"""Policies: from a context of token ids to sampled ids with their log-probabilities (design §5)."""
+"""Policies: from a context of token ids to sampled ids with their log-probabilities."""

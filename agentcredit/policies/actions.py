@@ -35,8 +35,7 @@ def response_text(thought: str, action: str) -> str:
 def parse(text: str) -> Parsed:
     """Reads thought and action; the last complete ``<action>`` pair counts, lower-cased.
 
-    Without a pair the last 30 characters are sent, so that the environment answers something (as verl-agent does,
-    methods.md §9.1), and the turn is not well formed.
+    Without a pair the last 30 characters are sent, so that the environment answers something (as verl-agent does), and the turn is not well formed.
     """
     thought, actions = _THINK.search(text), _ACTION.findall(text)
     said = thought.group(1).strip() if thought else ""

@@ -1,4 +1,4 @@
-"""The seam of a policy: contexts of token ids in, sampled ids with log-probabilities out (design §5).
+"""The seam of a policy: contexts of token ids in, sampled ids with log-probabilities out.
 
 The rollout is event-driven: it submits what is ready and collects what is done, so an episode that waits for its
 environment never holds up the others. A *lockstep* policy asks to be given all live episodes at once, which makes its
@@ -26,7 +26,7 @@ class Request:
     ``noise_key``   what the sampling noise is drawn from: (run seed, step, task, sibling, turn). A sample depends on it
                     and on the context alone, never on who else is in the batch or on a resume.
     ``temperature`` 0 takes the likeliest token. There is no top-p or top-k: truncated sampling would need its kept mass
-                    in the learner as well (field.md U28).
+                    in the learner as well.
     ``actions``     admissible actions to restrict the action's tokens to, or None for free sampling.
     """
 

@@ -1,4 +1,4 @@
-"""Tokens of a conversation: how messages become ids once, and only once (design §2.3).
+"""Tokens of a conversation: how messages become ids once, and only once.
 
 What the policy sampled is kept by id; only what the environment says is tokenised, as the text that the model's own chat
 template puts between two responses. That needs a template that appends: one that rewrites earlier turns (Qwen3 drops old

@@ -1,4 +1,4 @@
-"""Counter-based sampling noise: a uniform number is a pure function of who asks for it (design §6).
+"""Counter-based sampling noise: a uniform number is a pure function of who asks for it.
 
 Nothing is drawn from a shared generator, so a sample does not depend on who else is in the batch, nor on a resume.
 """

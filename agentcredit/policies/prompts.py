@@ -1,4 +1,4 @@
-"""What the policy is told, in words: the system text, the task, each observation (both layouts of design §4)."""
+"""What the policy is told, in words: the system text, the task, each observation, in both layouts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ANSWER_FORMAT = (
     "Answer each time with your reasoning between <think> and </think>, "
     "then exactly one action between <action> and </action>."
 )
-"""The answer's form, the one of the verl-agent family (methods.md §9.1)."""
+"""The answer's form, the one of the verl-agent family."""
 
 
 @dataclass(frozen=True)

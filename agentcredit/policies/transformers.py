@@ -1,4 +1,4 @@
-"""The embedded policy: batched sampling with a transformers model, its key-value cache kept across turns (design §5).
+"""The embedded policy: batched sampling with a transformers model, its key-value cache kept across turns.
 
 All live episodes advance in lockstep and in a fixed order. Sessions that begin together form a *cohort*, which shares one
 batched cache; each turn feeds only the tokens that are new since the last. Rows differ in length, so the cache has holes:

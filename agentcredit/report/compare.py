@@ -2,7 +2,7 @@
 
 Rates are k/n over all episodes that count. Their interval is Wilson's for one seed, and a hierarchical bootstrap over
 seeds and tasks for several. Differences to the baseline are paired by task, and by seed where there are several; their
-p-values are Holm-adjusted over the methods of the section (design §8).
+p-values are Holm-adjusted over the methods of the section.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or absent, proved by hashes, and fall back to the one before (design §7).
+"""Checkpoints that are whole or absent, proved by hashes, and fall back to the one before.
 
     checkpoints/step-000010/   model.safetensors  optimizer.safetensors  state.json  manifest.json  + the caller's files
     checkpoints/latest         the name of the newest, for people and other tools

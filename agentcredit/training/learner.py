@@ -1,4 +1,4 @@
-"""The learner on one device: rows in, one optimiser step per minibatch, metrics out (design §5, §6).
+"""The learner on one device: rows in, one optimiser step per minibatch, metrics out.
 
 It knows no method: a row's tokens and their numbers are all that it sees. A minibatch's loss is the share of the whole
 update's loss that its rows carry, times the number of minibatches. So each token weighs the same whichever minibatch it

@@ -1,4 +1,4 @@
-"""The training loop (design §6): tasks → groups → credit → rows → update → log → evaluate → checkpoint.
+"""The training loop: tasks → groups → credit → rows → update → log → evaluate → checkpoint.
 
 It cannot tell the methods apart. Repeating the command continues: the last whole checkpoint is loaded, what came after it
 is forgotten, and every later number is the same as if nothing had happened.
@@ -238,7 +238,7 @@ def _log(trainer: Trainer, track: Any, step: int, metrics: Mapping[str, float]) 
 
 
 def _add(totals: Mapping[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
-    """Running totals: the x-axes of efficiency (methods.md §10)."""
+    """Running totals: the x-axes of efficiency."""
     grown = {
         "episodes": metrics["rollout/episodes"],
         "env_steps": metrics["rollout/turns_sum"],

@@ -1,4 +1,4 @@
-"""The policy loss: three streams, each with its own global denominator (methods.md §2, design §6).
+"""The policy loss: three streams, each with its own global denominator (docs/training.md).
 
     L = Σ_i w_i ℓ_i  +  Σ_i v_i nll_i  +  β Σ_i w_i kl_i
 

@@ -1,4 +1,4 @@
-"""The numbers of one training step, under the names that are logged (methods.md §10)."""
+"""The numbers of one training step, under the names that are logged."""
 
 from __future__ import annotations
 

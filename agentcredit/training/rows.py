@@ -1,4 +1,4 @@
-"""Rows: what the learner sees of an episode. Tokens, and per token the numbers of the loss's streams (design §4).
+"""Rows: what the learner sees of an episode. Tokens, and per token the numbers of the loss's streams.
 
 A row may be *longer than one turn* (dialogue layout: one row per episode) or one turn (window layout). Nothing here
 knows a method's name. Numpy only.

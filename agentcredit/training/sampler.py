@@ -1,4 +1,4 @@
-"""Which tasks a step trains on: a pure function of the run's seed and the step (design §6)."""
+"""Which tasks a step trains on: a pure function of the run's seed and the step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""T6, T10 and the invariants of methods.md §6(g)."""
+"""T6, T10 and the invariants of docs/methods/proas.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""T6: the worked examples of methods.md §11, and what holds for any walk."""
+"""T6: the worked examples of ProAS, and what holds for any walk."""
 
 from __future__ import annotations
 
