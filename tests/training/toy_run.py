@@ -29,7 +29,7 @@ def config(out: Path, **changes: Any) -> RunConfig:
         "out": str(out),
         "env": {"name": "toy", "train_split": "train", "dev_split": "dev", "max_turns": 12, "layout": "dialogue"},
         "policy": {"max_new_tokens": 16, "max_context": 512},
-        "tiny": {"hidden": 32, "layers": 2, "games": 6, "updates": 60, "batch": 6, "lr": 3e-3, "vocab": 320},
+        "tiny": {"hidden": 32, "layers": 2, "games": 6, "updates": 120, "batch": 6, "lr": 6e-3, "vocab": 320},
         "train": {
             "steps": 4,
             "tasks_per_step": 2,
