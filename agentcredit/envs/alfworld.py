@@ -96,7 +96,7 @@ class Alfworld:
             splits=dict(self._games.counts),
             data_source=self._games.data_source,
             official=self._games.official,
-            instances_per_process=32,
+            instances_per_process=64,  # a step of 48 episodes, or a wave of an evaluation, in one process
             task_types=TASK_TYPES,
         )
 
