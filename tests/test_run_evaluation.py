@@ -3,7 +3,6 @@
 import pytest
 
 from agentcredit import outcomes
-from agentcredit.envs import registry
 from agentcredit.errors import MissingError
 from agentcredit.progress import Silent
 from agentcredit.run_evaluation import evaluate_run
@@ -14,9 +13,7 @@ from tests.training.toy_run import config, register_toy
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.setenv("AGENTCREDIT_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(registry, "_BUILT_IN", registry._BUILT_IN)  # put back at the end: other tests name a toy too
-    monkeypatch.setenv("AGENTCREDIT_TOY_PYTHON", "")
-    register_toy()
+    register_toy(monkeypatch)
     with RunDir.open(config(tmp_path / "runs", tiny__updates=5, tiny__games=2, env__max_turns=3)) as opened:
         return RunDir.load(opened.path)
 

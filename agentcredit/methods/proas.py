@@ -261,6 +261,8 @@ def penalty_weights(
         deviation = np.exp((deviation - deviation.max()) / p.temperature)
         deviation *= len(deviation) / deviation.sum()
     raw = p.kappa + deviation
+    if len(raw) and raw.max() > 0:
+        raw = raw / raw.max()  # only ratios count, and a tiny kappa alone would overflow the scale below
     total, spent = float(mass.sum()), float(mass @ raw)
     if total > 0 and spent > 0:
         weights_T[rows] = project_to_box(raw * (total / spent), mass, 0.0, p.w_max, total)

@@ -283,6 +283,11 @@ def test_an_environment_without_keys_is_refused():
         shape([group(walk(SUCCESS, True))], graph="lifted")
 
 
+def test_a_tiny_kappa_without_deviation_leaves_the_penalty_alone():
+    weights = penalty_weights(-np.ones(3), np.ones(3), np.zeros(3), ProasParams(kappa=2.2e-313))
+    assert weights.tolist() == [1.0, 1.0, 1.0]
+
+
 def test_zero_penalty_mass_needs_no_weights():
     assert penalty_weights(np.zeros(3), np.ones(3), np.ones(3), ProasParams()).tolist() == [1, 1, 1]
     no_deviation = penalty_weights(-np.ones(3), np.ones(3), np.zeros(3), ProasParams(kappa=0.0))
