@@ -53,8 +53,7 @@ def test_arithmetic_gets_one_thread_unless_told_otherwise(monkeypatch):
 def test_an_interrupt_is_passed_on_once_and_waited_for(tmp_path: Path):
     child = (
         "import signal, sys, time\n"
-        "sys.stderr.write('up\\n'); sys.stderr.flush()\n"
-        "try:\n    time.sleep(60)\n"
+        "try:\n    sys.stderr.write('up\\n'); sys.stderr.flush(); time.sleep(60)\n"
         f"except KeyboardInterrupt:\n    time.sleep(0.3); open({str(tmp_path / 'orderly')!r}, 'w').close()\n"
     )
     program = (
