@@ -75,8 +75,8 @@ def test_the_same_question_under_way_is_asked_once(tmp_path: Path) -> None:
             assert all(result == results[0] for result in results)
         stats = client.stats()
     assert stats["resets_simulated"] == stats["steps_simulated"] == 1
-    assert stats["cache_shared"] == 14
     assert stats["cache_misses"] == 2
+    assert stats["cache_shared"] + stats["cache_hits"] == 14  # a quick answer may land before the last has asked
 
 
 def test_a_failure_is_not_remembered(tmp_path: Path) -> None:
