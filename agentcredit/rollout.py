@@ -129,9 +129,11 @@ def play(
 
     try:
         while live or waiting:
-            # More live episodes than slots would have to be replayed at every step.
-            while waiting and len(live) < client.capacity:
-                live.append(_begin(client, *waiting.popleft(), 0))
+            # More live episodes than slots would have to be replayed at every step. In lockstep newcomers come in waves:
+            # those who begin together are one batch, and one by one they would be as many small ones.
+            if not (speaker.lockstep and len(live) > client.capacity // 2):
+                while waiting and len(live) < client.capacity:
+                    live.append(_begin(client, *waiting.popleft(), 0))
             _wait([episode for episode in live if episode.pending], everything=speaker.lockstep, idle=not asked)
             for episode in [episode for episode in live if episode.pending and episode.pending.done()]:
                 reason = _heard(episode, settings)

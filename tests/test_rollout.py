@@ -102,6 +102,25 @@ def test_no_more_episodes_are_live_than_there_are_slots():
     assert replayed == 0
 
 
+def test_in_lockstep_newcomers_come_in_waves():
+    class EndsOneByOne(Scripted):
+        """The n-th episode says its last word at its n-th turn; remembers how many began with each batch."""
+
+        def collect(self) -> list[tuple[Live, Answer]]:
+            newcomers.append(sum(not episode.turns for episode in self.queue))
+            return [
+                (live, Answer("", "left", True, stop=StopReason.CONTEXT_OVERFLOW if len(live.turns) == n else None))
+                for live, _ in super().collect()
+                for n in [TASKS.index(live.task.id)]
+            ]
+
+    newcomers: list[int] = []
+    with corridor(instances=4) as client:
+        play(client, EndsOneByOne("left"), wanted(), SETTINGS)
+    # Slots for 4 of 6: 0, 1, 2, 3 begin; 0 and 1 end with the first two batches, which makes room for 4 and 5.
+    assert newcomers == [4, 0, 2, 0, 0, 0, 0, 0]
+
+
 @pytest.mark.parametrize("lockstep", [True, False])
 def test_groups_hold_the_siblings_of_each_task(lockstep: bool):
     with corridor(instances=4) as client:
