@@ -25,6 +25,9 @@ from agentcredit.methods.base import Advantages, Kind, Paper, Params
 from agentcredit.methods.outcome import Degenerate, Over, fit_normalised, label_of, relative, split_turns
 
 
+Anchor = Literal["state_key", "obs"]
+
+
 class GigpoParams(Params):
     """Parameters of GiGPO."""
 
@@ -50,7 +53,7 @@ class GigpoParams(Params):
         validation_alias=AliasChoices("baseline_over", "over"),
         description="Statistic of the episode's part: over trajectories, or over steps as in public code.",
     )
-    anchor: Literal["state_key", "obs"] = Field(
+    anchor: Anchor = Field(
         default="state_key",
         description="What makes two states the same: the environment's state key (the text where it gives none), or the text.",
     )
@@ -92,9 +95,11 @@ class Gigpo:
         sizes: Counter[int] = Counter()
         for group in groups:
             episode_ET = relative(group, self._fit, self.params.baseline_over, penalty)
-            labels_N = step_groups([self._anchor(t) for e in group.episodes for t in e.turns], self.params.similarity)
+            labels_N = step_groups(
+                [anchor_of(t, self.params.anchor) for e in group.episodes for t in e.turns], self.params.similarity
+            )
             step_ET = split_turns(
-                group, step_advantages(_returns(group, self.params.gamma, penalty), labels_N, self.params.std)
+                group, step_advantages(discounted_scores(group, self.params.gamma, penalty), labels_N, self.params.std)
             )
             result.append([a + self.params.omega * s for a, s in zip(episode_ET, step_ET, strict=True)])
             sizes.update(np.unique(labels_N, return_counts=True)[1].tolist())
@@ -116,10 +121,12 @@ class Gigpo:
             extra.append(f"similarity={p.similarity:g}")
         return label_of(self.name, p.baseline_over, p.std, p.degenerate, extra)
 
-    def _anchor(self, turn: Turn) -> str:
-        if self.params.anchor == "state_key" and turn.state_key is not None:
-            return "key\0" + turn.state_key
-        return turn.observation
+
+def anchor_of(turn: Turn, anchor: Anchor) -> str:
+    """What stands for the state that a turn was taken in: its key (the text where it has none), or the text."""
+    if anchor == "state_key" and turn.state_key is not None:
+        return "key\0" + turn.state_key
+    return turn.observation
 
 
 def discounted_returns(rewards_T: Sequence[float], gamma: float) -> np.ndarray:
@@ -130,6 +137,15 @@ def discounted_returns(rewards_T: Sequence[float], gamma: float) -> np.ndarray:
         running = rewards_T[t] + gamma * running
         returns_T[t] = running
     return returns_T
+
+
+def discounted_scores(group: Group, gamma: float, penalty: float) -> np.ndarray:
+    """Discounted return of every turn of the group, less ``penalty`` on invalid ones (their own only): float64 [N]."""
+    parts = []
+    for episode in group.episodes:
+        invalid_T = np.array([not turn.valid for turn in episode.turns], dtype=np.float64)
+        parts.append(discounted_returns([turn.reward for turn in episode.turns], gamma) - penalty * invalid_T)
+    return np.concatenate(parts) if parts else np.zeros(0)
 
 
 def step_groups(anchors_N: Sequence[str], similarity: float = 0.0) -> np.ndarray:
@@ -166,11 +182,3 @@ def _first_alike(text: str, representatives: Sequence[str], similarity: float) -
         if SequenceMatcher(None, text, representative).ratio() >= similarity:
             return label
     return len(representatives)
-
-
-def _returns(group: Group, gamma: float, penalty: float) -> np.ndarray:
-    parts = []
-    for episode in group.episodes:
-        invalid_T = np.array([not turn.valid for turn in episode.turns], dtype=np.float64)
-        parts.append(discounted_returns([turn.reward for turn in episode.turns], gamma) - penalty * invalid_T)
-    return np.concatenate(parts) if parts else np.zeros(0)

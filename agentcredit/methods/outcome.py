@@ -101,9 +101,9 @@ def split_turns(group: Group, values_N: np.ndarray) -> list[np.ndarray]:
     return np.split(values_N, ends[:-1]) if len(ends) else []
 
 
-def label_of(name: str, over: Over, std: bool | None, degenerate: Degenerate, extra: Sequence[str] = ()) -> str:
+def label_of(name: str, over: Over | None, std: bool | None, degenerate: Degenerate, extra: Sequence[str] = ()) -> str:
     """An estimator's label, e.g. ``grpo(over=trajectory,std)``."""
-    parts = [f"over={over}"]
+    parts = [f"over={over}"] if over else []
     if std is not None:
         parts.append("std" if std else "no-std")
     parts.extend(extra)

@@ -23,7 +23,9 @@ DEFAULT_BASE = "grpo"
 
 _BUILT_IN = {
     "gigpo": "agentcredit.methods.gigpo:Gigpo",
+    "graphgpo": "agentcredit.methods.graphgpo:Graphgpo",
     "grpo": "agentcredit.methods.grpo:Grpo",
+    "hgpo": "agentcredit.methods.hgpo:Hgpo",
     "proas": "agentcredit.methods.proas:Proas",
     "rloo": "agentcredit.methods.rloo:Rloo",
 }

@@ -24,6 +24,7 @@ def turn(
     reward: float = 0.0,
     valid: bool = True,
     observation: str = "",
+    after: str = "",
     action: str | None = None,
 ) -> Turn:
     return Turn(
@@ -33,7 +34,7 @@ def turn(
         action=action if action is not None else f"{state}>{following}",
         valid=valid,
         observation=observation,
-        next_observation="",
+        next_observation=after,
         reward=reward,
         state_key=state,
         next_state_key=following,

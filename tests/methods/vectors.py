@@ -35,7 +35,9 @@ class Rows:
         invalid: Sequence[int],
         n_tokens: Sequence[int] | None = None,
         observation: Sequence[str] | None = None,
+        following: Sequence[str] | None = None,
     ) -> list[Group]:
+        """One turn a row. ``following`` is the state after it; ``success`` there makes the episode one."""
         made = []
         for u, episodes in self.positions.items():
             of = task(f"t{u}")
@@ -49,10 +51,11 @@ class Rows:
                                     valid=not invalid[row],
                                     tokens=n_tokens[row] if n_tokens else 1,
                                     observation=observation[row] if observation else "",
+                                    after=following[row] if following else "",
                                 )
                                 for row in rows
                             ],
-                            success=False,
+                            success=following is not None and following[rows[-1]] == "success",
                             of=of,
                         )
                         for rows in episodes.values()
