@@ -15,7 +15,7 @@ _INTRODUCTION = """# Configuration
 Every setting has one full key, such as `optim.lr`. A value comes from, weakest first:
 
 1. the defaults below;
-2. the defaults of the environment and of the model (last section);
+2. the defaults of the environment and of the model (last section), then those of the method (its card);
 3. TOML files, in the order given: `-c a.toml -c b.toml`;
 4. variables: `AGENTCREDIT_OPTIM__LR=1e-4` sets `optim.lr` (two underscores for a dot);
 5. flags: `--set optim.lr=1e-4`, or the named ones (`--env`, `--method`, `--base`, `--model`, `--seed`, `--steps`,

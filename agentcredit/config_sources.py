@@ -1,6 +1,6 @@
 """Where a run's configuration comes from, and how sources are merged.
 
-Weakest first: the model's defaults, the environment's and model's presets, TOML files in the order given,
+Weakest first: the model's defaults, the environment's, model's and method's presets, TOML files in the order given,
 ``AGENTCREDIT_*`` variables, ``--set`` and the named flags. Every value keeps the name of its source, so that a mistake is
 answered with the place where it was made.
 """
@@ -142,7 +142,8 @@ def _parse(text: str) -> Any:
 
 
 def _with_presets(given: dict[str, _Value]) -> dict[str, _Value]:
-    """Adds the presets of the environment and model that the given values name."""
+    """Adds the defaults of the environment, the model and the method that the given values name."""
+    from agentcredit.methods.registry import defaults_of
 
     def chosen(key: str, default: Any) -> Any:
         return given[key].value if key in given else default
@@ -153,6 +154,9 @@ def _with_presets(given: dict[str, _Value]) -> dict[str, _Value]:
         size=str(chosen("env.size", base.env.size)),
         official=chosen("env.official", base.env.official) in (True, "true"),
         model=str(chosen("policy.model", base.policy.model)),
+    )
+    preset |= defaults_of(
+        name=str(chosen("method.name", base.method.name)), base=str(chosen("method.base", base.method.base))
     )
     return {key: _Value(value, origin) for key, (value, origin) in preset.items()} | given
 

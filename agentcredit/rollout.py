@@ -103,6 +103,15 @@ class Played:
         return [Group(episodes[0].task, tuple(episodes)) for episodes in by_task.values()]
 
 
+def joined(parts: Sequence[Played]) -> Played:
+    """What was played one after the other, as one."""
+    return Played(
+        [episode for part in parts for episode in part.episodes],
+        sum(part.seconds for part in parts),
+        sum(part.policy_seconds for part in parts),
+    )
+
+
 def play(
     client: EnvClient, speaker: Speaker, wanted: Sequence[tuple[Task, int]], settings: Settings, env_version: str = ""
 ) -> Played:

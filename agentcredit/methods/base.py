@@ -101,7 +101,11 @@ class Assignment:
 
 
 class Method(Protocol):
-    """What every method class declares about itself; it is made by ``cls(params)``."""
+    """What every method class declares about itself; it is made by ``cls(params)``.
+
+    It may also have ``defaults``, full configuration keys with the values that belong to the method (``loss.clip_high`` of
+    dapo): they stand above the environment's and the model's defaults and below everything that is given.
+    """
 
     name: ClassVar[str]
     kind: ClassVar[Kind]
@@ -153,6 +157,20 @@ class Auxiliary(Method, Protocol):
 
     def extend(self, groups: Sequence[Group], assignment: Assignment, tools: Tools) -> Assignment:
         """The assignment with this method's streams added."""
+        ...
+
+
+@runtime_checkable
+class Selective(Protocol):
+    """A method that trains on some groups only, and has others played in the place of the rest (dynamic sampling)."""
+
+    @property
+    def max_batches(self) -> int:
+        """How often a step plays at most, the first time included."""
+        ...
+
+    def keeps(self, group: Group) -> bool:
+        """Whether the group is to be trained on."""
         ...
 
 

@@ -21,6 +21,7 @@ from agentcredit.methods.base import (
     Credit,
     Estimator,
     Method,
+    Selective,
     Shaper,
     Stateful,
     Tools,
@@ -74,6 +75,15 @@ class Composition:
     def parts(self) -> list[Method]:
         """All methods, in the order in which they act."""
         return [self.estimator, *self.shapers, *self.auxiliaries]
+
+    def keeps(self, group: Group) -> bool:
+        """Whether every method that is selective wants to train on the group."""
+        return all(part.keeps(group) for part in self.parts() if isinstance(part, Selective))
+
+    @property
+    def max_batches(self) -> int:
+        """How often a step plays at most."""
+        return max((part.max_batches for part in self.parts() if isinstance(part, Selective)), default=1)
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-serialisable state of the methods that have one, by method name."""

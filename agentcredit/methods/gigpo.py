@@ -24,7 +24,6 @@ from agentcredit.episodes import Group, Turn
 from agentcredit.methods.base import Advantages, Kind, Paper, Params
 from agentcredit.methods.outcome import Degenerate, Over, fit_normalised, label_of, relative, split_turns
 
-
 Anchor = Literal["state_key", "obs"]
 
 

@@ -22,6 +22,8 @@ ENTRY_POINT_GROUP = "agentcredit.methods"
 DEFAULT_BASE = "grpo"
 
 _BUILT_IN = {
+    "dapo": "agentcredit.methods.dapo:Dapo",
+    "drgrpo": "agentcredit.methods.drgrpo:Drgrpo",
     "gigpo": "agentcredit.methods.gigpo:Gigpo",
     "graphgpo": "agentcredit.methods.graphgpo:Graphgpo",
     "grpo": "agentcredit.methods.grpo:Grpo",
@@ -50,6 +52,21 @@ def get(name: str) -> type[Method]:
     if name not in plugins:
         raise UsageError(f"Unknown method '{name}'.{nearest(name, names())}")
     return _load(plugins[name])
+
+
+def defaults_of(name: str, base: str) -> dict[str, tuple[Any, str]]:
+    """Configuration defaults of the methods named: key to (value, what it is a default of). Later methods are stronger.
+
+    Names that are wrong are left to :func:`build`, which says so.
+    """
+    values: dict[str, tuple[Any, str]] = {}
+    for part in [base or DEFAULT_BASE, *name.split("+")]:
+        try:
+            cls = get(part.strip())
+        except (UsageError, MissingError):
+            continue
+        values |= {key: (value, f"default of {cls.name}") for key, value in getattr(cls, "defaults", {}).items()}
+    return values
 
 
 def build(config: MethodConfig) -> Composition:

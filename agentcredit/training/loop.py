@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -28,13 +28,13 @@ from agentcredit.outcomes import Evaluation, summarise
 from agentcredit.policies.noise import generator
 from agentcredit.progress import Progress, StepReport
 from agentcredit.repro import accelerator
-from agentcredit.rollout import Played, play
+from agentcredit.rollout import Played, joined, play
 from agentcredit.rundir import RunDir
 from agentcredit.tracking import open_tracker, sqlite_uri
 from agentcredit.training.checkpoint import load_latest, save
-from agentcredit.training.metrics import cache_metrics, rollout_metrics
+from agentcredit.training.metrics import cache_metrics, rollout_metrics, selection_metrics
 from agentcredit.training.rows import build_rows
-from agentcredit.training.sampler import tasks_of_step
+from agentcredit.training.sampler import other_tasks, tasks_of_step
 
 log = logging.getLogger(__name__)
 
@@ -57,17 +57,32 @@ class Trainer:
     dev_tasks: list[TaskInfo]
     progress: Progress
 
-    def play(self, step: int) -> Played:
-        """The step's episodes: ``group_size`` siblings of each of its tasks."""
+    def collect(self, step: int) -> tuple[list[Group], list[Played]]:
+        """The step's groups, and all that was played for them: more than once where the method drops groups."""
+        wanted = self.config.train.tasks_per_step
+        tasks = tasks_of_step(self.train_tasks, self.config.seed, step, wanted)
+        used, kept, played = list(tasks), list[Group](), list[Played]()
+        while tasks:
+            played.append(self.play(tasks, step))
+            kept += [group for group in played[-1].groups() if self.method.keeps(group)]
+            if len(kept) >= wanted or len(played) >= self.method.max_batches:
+                break
+            tasks = other_tasks(self.train_tasks, used, self.config.seed, step, len(played), wanted)
+            used += tasks
+        return kept[:wanted], played
+
+    def play(self, tasks: Sequence[TaskInfo], step: int) -> Played:
+        """``group_size`` siblings of each task."""
         config = self.config
-        tasks = tasks_of_step(self.train_tasks, config.seed, step, config.train.tasks_per_step)
         wanted = [
             (self.stage.task(info, self.train_split), sibling)
             for info in tasks
             for sibling in range(config.train.group_size)
         ]
         speaker = self.engine.speaker(config, self.stage, config.policy.temperature, (config.seed, "train", step))
-        return play(self.stage.client, speaker, wanted, self.stage.settings(config), self.stage.env_version)
+        played = play(self.stage.client, speaker, wanted, self.stage.settings(config), self.stage.env_version)
+        check_failures(played.episodes, config.env.max_failure_share, f"training step {step}")
+        return played
 
     def credit(self, groups: list[Group], step: int) -> Assignment:
         """What the method makes of the groups."""
@@ -84,9 +99,8 @@ class Trainer:
         """One training step; returns its numbers."""
         began = time.monotonic()
         before = self.stage.client.stats()
-        played = self.play(step)
-        check_failures(played.episodes, self.config.env.max_failure_share, f"training step {step}")
-        groups = played.groups()
+        groups, batches = self.collect(step)
+        played = joined(batches)
         credited = time.monotonic()
         assignment = self.credit(groups, step)
         rows = build_rows(groups, assignment)
@@ -98,6 +112,7 @@ class Trainer:
         tokens = float(update["tokens"]) + sum(episode.n_tokens for episode in played.episodes)
         return {
             **rollout_metrics(played),
+            **selection_metrics(len(batches), len(played.groups()), len(groups)),
             **cache_metrics(before, self.stage.client.stats()),
             **assignment.metrics,
             **{f"update/{name}": value for name, value in update.items()},

@@ -41,6 +41,17 @@ def rollout_metrics(played: Played) -> dict[str, float]:
     return values
 
 
+def selection_metrics(batches: int, played: int, trained: int) -> dict[str, float]:
+    """What a method that drops groups made of a step; nothing where each group that was played is trained on at once."""
+    if batches == 1 and played == trained:
+        return {}
+    return {
+        "rollout/batches": batches,
+        "rollout/groups_played": played,
+        "rollout/groups_dropped_share": 1.0 - trained / played if played else 0.0,
+    }
+
+
 def cache_metrics(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
     """What the environment's counters (``EnvClient.stats``) grew by over a step."""
     grown = {name: after[name] - before.get(name, 0.0) for name in after}

@@ -35,5 +35,15 @@ def tasks_of_step(tasks: Sequence[T], seed: int, step: int, count: int) -> list[
     return [tasks[index] for index in chosen]
 
 
+def other_tasks(tasks: Sequence[T], used: Sequence[T], seed: int, step: int, batch: int, count: int) -> list[T]:
+    """``count`` tasks to play in the place of others at this step, none of them used at it yet; fewer where none are left.
+
+    Drawn by themselves and not from the row of :func:`tasks_of_step`, so that a run that replaces tasks still begins every
+    step with those of a run that does not.
+    """
+    order = generator(("other tasks", seed, step, batch)).permutation(len(tasks)).tolist()
+    return [tasks[index] for index in order if tasks[index] not in used][:count]
+
+
 def _order(n: int, seed: int, epoch: int) -> Sequence[int]:
     return generator(("tasks", seed, epoch)).permutation(n).tolist()

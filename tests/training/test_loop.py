@@ -176,6 +176,31 @@ def test_a_limit_on_the_training_tasks_leaves_the_warm_start_alone(tmp_path: Pat
     assert ours == theirs
 
 
+def test_groups_without_contrast_are_replaced_and_what_that_cost_is_counted(tmp_path: Path):
+    run = run_training(config(tmp_path, method__name="dapo", train__steps=6, method__params={"max_batches": 3}))
+    replaced = [record for record in run.metrics()[1:] if "rollout/batches" in record]
+    assert replaced, "every group had a contrast: nothing was tried"
+    for record in replaced:
+        assert 2 <= record["rollout/batches"] <= 3
+        assert record["rollout/groups_played"] == record["rollout/batches"] * 2 == record["rollout/episodes"] / 4
+    for step in run.episode_steps():
+        returns: dict[str, set[bool]] = {}
+        for plain in run.read_episodes(step):
+            returns.setdefault(plain["task"]["id"], set()).add(plain["success"])
+        assert len(returns) <= 2
+        assert all(len(seen) == 2 for seen in returns.values())
+    with pytest.raises(KeyboardInterrupt):
+        run_training(
+            config(tmp_path / "again", method__name="dapo", train__steps=6, method__params={"max_batches": 3}),
+            StopAfter(3),
+        )
+    again = run_training(
+        config(tmp_path / "again", method__name="dapo", train__steps=6, method__params={"max_batches": 3})
+    )
+    assert numbers(again) == numbers(run)
+    assert weights(again) == weights(run)
+
+
 def test_the_transition_cache_changes_no_result(tmp_path: Path, reference: RunDir):
     run = run_training(config(tmp_path, env__cache=False))
     assert numbers(run) == numbers(reference)
