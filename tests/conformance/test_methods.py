@@ -174,15 +174,14 @@ def test_unequal_groups(name):
 
 @pytest.mark.parametrize("mode", ["residual", "before_norm", "off"])
 def test_an_invalid_action_never_gains_by_the_penalty(name, mode):
-    invalid = walk(["s0", "s0"], False)
-    invalid = replace(invalid, turns=tuple(replace(t, valid=False) for t in invalid.turns))
-    groups = [group(walk(["s0", "s1"], True), walk(["s0", "s2"], False), invalid)]
-    config = MethodConfig(name=name, invalid_mode=mode)
-    (_, lost, bad), *_ = tokens_of(build(config).credit(groups, offered()))
-    if mode == "off":
-        assert bad[0][0] == pytest.approx(lost[0][0])
-    else:
-        assert bad[0][0] < lost[0][0]
+    stays = walk(["s0", "s0"], False)
+    worth = []
+    for valid in (True, False):
+        marked = replace(stays, turns=tuple(replace(turn, valid=valid) for turn in stays.turns))
+        groups = [group(walk(["s0", "s1"], True), walk(["s0", "s2"], False), marked)]
+        (*_, bad), *_ = tokens_of(build(MethodConfig(name=name, invalid_mode=mode)).credit(groups, offered()))
+        worth.append(bad[0][0])
+    assert worth[1] == worth[0] if mode == "off" else worth[1] < worth[0]
 
 
 def assert_close(got, want):
