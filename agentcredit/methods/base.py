@@ -60,6 +60,28 @@ class Paper:
     venue: str = ""
 
 
+class Conversation(Protocol):
+    """What a method that writes prompts of its own needs of the model's chat template (``policies.dialogue.Template``)."""
+
+    @property
+    def end_id(self) -> int:
+        """The id that ends a response."""
+        ...
+
+    @property
+    def answer_mark(self) -> tuple[int, ...]:
+        """Ids that every prompt ends with: the start of the answer."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text."""
+        ...
+
+    def aside(self, user: str) -> list[int]:
+        """Ids of one more message of the user and the start of its answer, after a prompt without its ``answer_mark``."""
+        ...
+
+
 @dataclass(frozen=True)
 class Tools:
     """What a method may ask of the trainer. Engines that a run does not offer are None.
@@ -68,6 +90,8 @@ class Tools:
     ``score``     (prompt_ids, response_ids) pairs to log-probs of the response, by the rollout's weights.
     ``expert``    task id to the expert's episode (its results carry the state keys), for oracle and demo graphs.
     ``max_turns`` the environment's turn budget (ProAS's distance cap).
+    ``template``  the model's chat template, for prompts of the method's own (CoPE's forecasts).
+    ``terse``     the model was told no format in words: neither should a prompt of the method's own (the tiny model).
     """
 
     step: int
@@ -75,6 +99,8 @@ class Tools:
     max_turns: int
     score: Callable[[Sequence[tuple[Sequence[int], Sequence[int]]]], list[np.ndarray]] | None = None
     expert: Callable[[str], ExpertEpisode | None] | None = None
+    template: Conversation | None = None
+    terse: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ thoughts) is detected here and refused for the dialogue layout, where it would s
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from agentcredit.errors import UsageError
@@ -53,6 +53,36 @@ class Template:
         """
         ids = self._reply(user)
         return list(ids) if finished else [self.end_id, *ids]
+
+    @cached_property
+    def answer_mark(self) -> tuple[int, ...]:
+        """Ids that every prompt ends with: the start of the answer."""
+        asked = _messages("S", "U")
+        return tuple(self.encode(self._render(asked, generate=True)[len(self._render(asked, generate=False)) :]))
+
+    def aside(self, user: str) -> list[int]:
+        """Ids of one more message of the user, and the start of an answer to it.
+
+        They follow a prompt whose ``answer_mark`` is cut off, so that the same context is asked something else.
+
+        Raises:
+            UsageError: the template does not take two messages of the user in a row.
+        """
+        asked = _messages("S", "U")
+        head = self._render(asked, generate=False)
+        try:
+            text = self._render([*asked, {"role": "user", "content": user}], generate=True)
+        except Exception as error:  # jinja's own, of a module that is not a dependency of ours
+            raise UsageError(
+                f"The chat template of '{self.name}' does not take a second message of the user ({error}), which a "
+                "forecast of the agent's own actions needs; choose another model with --model."
+            ) from error
+        if not text.startswith(head):
+            raise UsageError(
+                f"The chat template of '{self.name}' rewrites a message when another follows, so the context of an "
+                "action cannot be asked for a forecast; choose another model with --model."
+            )
+        return self.encode(text[len(head) :])
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text; marks such as ``<|im_end|>`` in it are single ids."""

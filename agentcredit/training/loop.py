@@ -92,6 +92,8 @@ class Trainer:
             max_turns=self.stage.max_turns,
             score=self.engine.policy.score,
             expert=lambda task_id: self.stage.client.experts([task_id])[0],
+            template=self.engine.template,
+            terse=self.stage.prompts.style == "terse",
         )
         return self.method.credit(groups, tools)
 

@@ -74,10 +74,36 @@ def rows_of(episode: Episode, credit: Credit) -> list[Row]:
     """
     contexts: list[list[Row]] = []
     for turn, piece in zip(episode.turns, _pieces(episode, credit), strict=True):
-        if not contexts or turn.truncated_turns or episode.layout == "window":
+        if not contexts or _begins_row(episode, turn):
             contexts.append([])
         contexts[-1].append(piece)
     return [_joined(pieces) for pieces in contexts]
+
+
+def prompt_ends(groups: Sequence[Group]) -> list[list[list[tuple[int, int]]]]:
+    """Where each turn's prompt ends in the rows of :func:`build_rows`: per group, episode and turn (row, tokens so far).
+
+    So a method's extra row can continue the context that an action was chosen in (``Row.prefix``).
+    """
+    row = -1
+    places: list[list[list[tuple[int, int]]]] = []
+    for group in groups:
+        places.append([])
+        for episode in group.episodes:
+            ends: list[tuple[int, int]] = []
+            length = 0
+            for number, turn in enumerate(episode.turns):
+                if number == 0 or _begins_row(episode, turn):
+                    row, length = row + 1, 0
+                ends.append((row, length + len(turn.prompt_ids)))
+                length += len(turn.prompt_ids) + turn.n_tokens
+            places[-1].append(ends)
+    return places
+
+
+def _begins_row(episode: Episode, turn: Turn) -> bool:
+    """Whether the turn was asked in a context of its own rather than in that of the turn before."""
+    return turn.truncated_turns > 0 or episode.layout == "window"
 
 
 def _pieces(episode: Episode, credit: Credit) -> list[Row]:

@@ -17,7 +17,7 @@ from agentcredit.envs.base import ExpertEpisode, ExpertStep, StepResult
 from agentcredit.episodes import Group
 from agentcredit.methods.base import Assignment, Tools
 from agentcredit.methods.registry import build, get, names
-from tests.methods.build import group, random_groups, tools, walk
+from tests.methods.build import Words, group, random_groups, tools, walk
 
 pytestmark = pytest.mark.parametrize("name", names())
 
@@ -45,7 +45,9 @@ def offered(seed: int = 0, **kwargs) -> Tools:
     def score(pairs):
         return [np.full(len(response), -1.0, dtype=np.float32) for _, response in pairs]
 
-    return replace(tools(max_turns=8), rng=np.random.default_rng(seed), score=score, expert=expert, **kwargs)
+    return replace(
+        tools(max_turns=8), rng=np.random.default_rng(seed), score=score, expert=expert, template=Words(), **kwargs
+    )
 
 
 def batch(seed: int = 0) -> list[Group]:

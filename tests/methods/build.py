@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -125,3 +125,26 @@ def random_groups(
 def role(state: str) -> str:
     """A lifted key: two states share one."""
     return f"role{int(state[1:]) // 2}"
+
+
+class Words:
+    """A chat template of one id per word; every prompt ends with the id ``mark``."""
+
+    end_id = 0
+
+    def __init__(self, mark: int = 1) -> None:
+        self.answer_mark = (mark,)
+        self.words: list[str] = ["<end>"] + [""] * 99
+
+    def encode(self, text: str) -> list[int]:
+        for word in text.split():
+            if word not in self.words:
+                self.words.append(word)
+        return [self.words.index(word) for word in text.split()]
+
+    def aside(self, user: str) -> list[int]:
+        return [*self.encode(user), *self.answer_mark]
+
+    def read(self, ids: Iterable[int]) -> str:
+        """The words of ids; an id that is no word's as a number."""
+        return " ".join(self.words[i] or str(i) for i in ids)

@@ -60,3 +60,27 @@ def test_a_model_without_chat_template_is_refused(tokenizer: Any):
     bare.chat_template = None
     with pytest.raises(UsageError, match="'base-model' has no chat template"):
         Template(bare, "base-model")
+
+
+def test_a_context_can_be_asked_something_else(template: Template, tokenizer: Any):
+    opening = template.opening("go", "you see a fridge 1")
+    mark = template.answer_mark
+    assert tuple(opening[len(opening) - len(mark) :]) == mark
+    ids = [*opening[: len(opening) - len(mark)], *template.aside("next 3")]
+    messages = [
+        {"role": r, "content": c} for r, c in (("system", "go"), ("user", "you see a fridge 1"), ("user", "next 3"))
+    ]
+    assert tokenizer.decode(ids) == tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+
+
+def test_a_template_that_insists_on_turns_is_refused_for_asides(tokenizer: Any):
+    import copy
+
+    strict = copy.deepcopy(tokenizer)
+    strict.chat_template = (
+        "{% for m in messages %}{% if loop.index0 and m.role == messages[loop.index0 - 1].role %}"
+        "{{ raise_exception('roles must alternate') }}{% endif %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    with pytest.raises(UsageError, match=r"'strict' does not take a second message.*roles must alternate"):
+        Template(strict, "strict").aside("next 3")
