@@ -173,6 +173,10 @@ class TrainConfig(Section):
     tokens_per_microbatch: int = Field(
         default=8192, ge=64, description="Padded tokens that go through the model at once."
     )
+    share_prefixes: bool = Field(
+        default=True,
+        description="Compute a context once for all rows that continue it (CoPE's forecasts); changes nothing but time.",
+    )
     eval_every: int = Field(
         default=10, ge=0, description="Steps between evaluations on the dev panel; 0: only at the end."
     )

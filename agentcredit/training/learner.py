@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from agentcredit.errors import RunFailed
 from agentcredit.training.logprobs import CHUNK_ELEMENTS, TokenScorer
 from agentcredit.training.loss import carries_signal, check, kl_k3, policy_terms, weights_of
 from agentcredit.training.optimizer import MasterAdamW, learning_rate
-from agentcredit.training.packing import MicroBatch, collate, families, materialise, plan
+from agentcredit.training.packing import MicroBatch, collate, families, forks_of, lines_of, materialise, plan
 from agentcredit.training.rows import Row
 from agentcredit.training.tally import Tally
 
@@ -91,7 +92,7 @@ class Learner:
             RunFailed: the gradient is not finite; the weights are those before that optimiser step.
             ValueError: a row does not hold together (:func:`agentcredit.training.packing.collate`).
         """
-        units = families(rows)
+        units, forks = families(rows), self._forks(rows)
         rows = materialise(rows)
         weights = weights_of(rows, self.loss)
         active = [carries_signal(row) or (self._reference is not None and bool(row.sampled.any())) for row in rows]
@@ -101,11 +102,11 @@ class Learner:
         tally = Tally()
         norms: list[float] = []
         with self._without_dropout():
-            reference = self._score(self._reference, rows, units) if self._reference is not None else None
+            reference = self._score(self._reference, rows, units, forks) if self._reference is not None else None
             for epoch in range(self.train.epochs if units else 0):
                 order = np.random.default_rng([step, epoch]).permutation(len(units))
                 for share in np.array_split(order, n_minibatches):
-                    batches = self.pack(rows, weights, [units[unit] for unit in share])
+                    batches = self.pack(rows, weights, [units[unit] for unit in share], forks)
                     self._optimizer.zero_grad()
                     self.accumulate(batches, n_minibatches, reference, tally, first=not norms)
                     norms.append(self._step(step, lr))
@@ -127,7 +128,7 @@ class Learner:
         """
         with self._without_dropout():
             units = [kept for unit in families(rows) if (kept := [i for i in unit if rows[i].sampled.any()])]
-            scores = self._score(self._scorer, materialise(rows), units)
+            scores = self._score(self._scorer, materialise(rows), units, self._forks(rows))
         return [score[len(score) - len(row) :] for score, row in zip(scores, rows, strict=True)]
 
     def state_dict(self) -> dict[str, dict[str, torch.Tensor]]:
@@ -140,12 +141,22 @@ class Learner:
         self._optimizer.load_state_dict(state["optimizer"])
 
     def pack(
-        self, rows: Sequence[Row], weights: Sequence[np.ndarray], units: Sequence[Sequence[int]]
+        self,
+        rows: Sequence[Row],
+        weights: Sequence[np.ndarray],
+        units: Sequence[Sequence[int]],
+        forks: Sequence[tuple[int, int] | None] | None = None,
     ) -> list[MicroBatch]:
-        """Micro-batches of the rows named by ``units``, within the token budget."""
-        lengths = [len(row) for row in rows]
-        plans = plan(lengths, units, self.train.tokens_per_microbatch)
-        return [collate(rows, weights, index) for index in plans]
+        """Micro-batches of the rows named by ``units``, within the token budget; with ``forks`` contexts are shared."""
+        by_unit = lines_of(units, [len(row) for row in rows], forks)
+        lines = [line for unit in by_unit for line in unit]
+        ends = np.cumsum([0, *(len(unit) for unit in by_unit)]).tolist()
+        together = [list(range(a, b)) for a, b in pairwise(ends)]
+        context = {root for (root, *_), _ in lines} - {index for unit in units for index in unit}
+        return [
+            collate(rows, weights, [index for line in batch for index in lines[line][0]], forks, context)
+            for batch in plan([length for _, length in lines], together, self.train.tokens_per_microbatch)
+        ]
 
     def accumulate(
         self,
@@ -213,17 +224,29 @@ class Learner:
         self._optimizer.step(lr)
         return norm
 
-    def _score(self, scorer: TokenScorer, rows: Sequence[Row], units: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    def _forks(self, rows: Sequence[Row]) -> list[tuple[int, int] | None] | None:
+        """Where rows continue others, if contexts are to be computed once and the model's attention takes a mask for it."""
+        if not self.train.share_prefixes or not self._scorer.takes_masks or all(row.prefix is None for row in rows):
+            return None
+        return forks_of(rows)
+
+    def _score(
+        self,
+        scorer: TokenScorer,
+        rows: Sequence[Row],
+        units: Sequence[Sequence[int]],
+        forks: Sequence[tuple[int, int] | None] | None,
+    ) -> list[np.ndarray]:
         """Per row float32 [N]: log-probabilities of its sampled tokens, 0 elsewhere."""
         import torch
 
         scores = [np.zeros(len(row), dtype=np.float32) for row in rows]
         nothing = [np.zeros(len(row)) for row in rows]
-        for batch in self.pack(rows, nothing, units):
+        for batch in self.pack(rows, nothing, units, forks):
             with torch.no_grad():
                 values = scorer(batch)[0].cpu().numpy()
-            for b, index in enumerate(batch.index_B):
-                here = batch.sampled_K & (batch.row_K == b)
+            for r, index in enumerate(batch.index_R):
+                here = batch.sampled_K & (batch.row_K == r)
                 scores[index][batch.position_K[here]] = values[here]
         return scores
 

@@ -42,6 +42,9 @@ class TokenScorer:
         self.temperature = temperature
         self.chunk_elements = chunk_elements
         self.device = self.head.weight.device
+        # Flash attention has no arbitrary masks: there, shared contexts are written out instead.
+        self.takes_masks = model.config._attn_implementation in ("sdpa", "eager")
+        self._adds_mask = model.config._attn_implementation == "eager"  # to the scores, rather than choosing by it
         _probe(model, self.backbone, self.head)
 
     def __call__(self, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -52,10 +55,7 @@ class TokenScorer:
         import torch
         from torch.utils.checkpoint import checkpoint
 
-        # Padding stands to the right of every real token, so causal attention alone hides it: no mask is needed, and
-        # the kernels without one are the fast ones.
-        hidden_BND = self.backbone(input_ids=self._tensor(batch.ids_BN), use_cache=False).last_hidden_state
-        hidden_KD = hidden_BND[self._tensor(batch.row_K), self._tensor(batch.position_K - 1)]
+        hidden_KD = self._hidden(batch)[self._tensor(batch.line_K), self._tensor(batch.source_K)]
         target_K = self._tensor(batch.target_K)
         logprobs, entropies = [], []
         chunks = list(self._chunks(batch))
@@ -76,6 +76,26 @@ class TokenScorer:
         if not chunks:  # no token to predict: empty, but part of the graph, so that a loss of 0 has its gradient of 0
             return hidden_KD.float().sum(dim=1), hidden_KD.detach().float().sum(dim=1)
         return torch.cat(logprobs), torch.cat(entropies)
+
+    def _hidden(self, batch: MicroBatch) -> torch.Tensor:
+        """Hidden states [B, N, D] after the last norm."""
+        import torch
+
+        ids = self._tensor(batch.ids_BN)
+        if batch.visible_BNN is None or batch.place_BN is None:
+            # Padding stands to the right of every real token, so causal attention alone hides it: no mask is needed, and
+            # the kernels without one are the fast ones.
+            return self.backbone(input_ids=ids, use_cache=False).last_hidden_state
+        mask = self._tensor(batch.visible_BNN[:, None])
+        if self._adds_mask:
+            kind = self.head.weight.dtype
+            mask = (~mask).to(kind) * torch.finfo(kind).min
+        return self.backbone(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=self._tensor(batch.place_BN),
+            use_cache=False,
+        ).last_hidden_state
 
     def _chunks(self, batch: MicroBatch) -> Iterator[tuple[int, int, np.ndarray | None]]:
         """(start, stop, None) over the free tokens, then (start, stop, allowed ids padded with -1) over the others."""

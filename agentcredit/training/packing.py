@@ -6,7 +6,7 @@ padded tokens. The order depends on the rows alone, which keeps a CPU run reprod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,24 +16,33 @@ from agentcredit.training.rows import Row
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """B rows padded to N tokens, and the K tokens of them whose log-probability the loss needs.
+    """B lines padded to N tokens, and the K tokens of them whose log-probability the loss needs.
+
+    A line is one row, or a row followed by what others add to a part of it (:func:`forks_of`): then ``place_BN`` and
+    ``visible_BNN`` say where each token stands in its own row and what it sees, and every context is computed once.
 
     The K tokens are the sampled ones and those with a cross-entropy weight. The first ``n_free`` of them are predicted
     over the whole vocabulary, in the order of the rows; the others over their allowed ids, fewest ids first.
 
     ``ids_BN``       int64 [B, N], padded on the right with id 0.
-    ``index_B``      each row's place in the list given to :func:`collate`.
-    ``row_K``, ``position_K``, ``target_K``  where each token stands in ``ids_BN`` (position ≥ 1), and its id.
+    ``index_R``      the rows, as places in the list given to :func:`collate`.
+    ``row_K``, ``position_K``, ``target_K``  which of these rows a token belongs to, where it stands there (≥ 1), its id.
+    ``line_K``, ``source_K``  where in ``ids_BN`` the token before it stands, whose hidden state predicts it.
+    ``place_BN``, ``visible_BNN``  int64 positions and bool [line, from, to], or None where every line is one row.
     ``allowed_K``    sorted ids of tokens ``n_free``…K, one int64 array each; ``choice_K`` the target's place in it.
     ``sampled_K``    bool. ``rollout_logprob_K``, ``advantage_K``, ``ce_weight_K``, ``loss_weight_K``: float32;
                      ``loss_weight_K`` is the aggregation's weight of a sampled token (loss.py).
     """
 
     ids_BN: np.ndarray
-    index_B: np.ndarray
+    index_R: np.ndarray
     row_K: np.ndarray
     position_K: np.ndarray
     target_K: np.ndarray
+    line_K: np.ndarray
+    source_K: np.ndarray
+    place_BN: np.ndarray | None
+    visible_BNN: np.ndarray | None
     n_free: int
     allowed_K: tuple[np.ndarray, ...]
     choice_K: np.ndarray
@@ -45,13 +54,11 @@ class MicroBatch:
 
     def gather(self, values: Sequence[np.ndarray]) -> np.ndarray:
         """The K tokens' values, float32 [K], from arrays [N] of the rows that :func:`collate` was given."""
-        return _gather([values[index] for index in self.index_B], self.row_K, self.position_K)
+        return _gather([values[index] for index in self.index_R], self.row_K, self.position_K)
 
 
 def materialise(rows: Sequence[Row]) -> list[Row]:
     """The same rows with every shared prefix written out, as context that carries no loss.
-
-    Correct and simple; computing a shared prefix once is an engine's optimisation and gives the same numbers.
 
     Raises:
         ValueError: a prefix points at itself, at a later row, or past the end of its row.
@@ -88,6 +95,37 @@ def families(rows: Sequence[Row]) -> list[list[int]]:
     return list(members.values())
 
 
+def forks_of(rows: Sequence[Row]) -> list[tuple[int, int] | None]:
+    """Per row (root, length) where it continues the first ``length`` tokens of a row that continues none, else None."""
+    forks: list[tuple[int, int] | None] = []
+    for row in rows:
+        fork = row.prefix
+        if fork is not None and (parent := forks[fork[0]]) is not None:
+            # A fork of a fork: before the parent's own tokens it is one of the root; after them it is written out.
+            fork = (parent[0], fork[1]) if fork[1] <= parent[1] else None
+        forks.append(fork if fork is not None and fork[1] > 0 else None)
+    return forks
+
+
+def lines_of(
+    units: Sequence[Sequence[int]], lengths: Sequence[int], forks: Sequence[tuple[int, int] | None] | None
+) -> list[list[tuple[list[int], int]]]:
+    """Per unit its lines: which rows stand in each, the root first, and how long it is.
+
+    A root that is not itself in the unit joins as context. Without ``forks`` every row is a line.
+    """
+    result: list[list[tuple[list[int], int]]] = []
+    for unit in units:
+        lines: dict[int, tuple[list[int], int]] = {}
+        for index in unit:
+            fork = forks[index] if forks is not None else None
+            root, add = (index, 0) if fork is None else (fork[0], lengths[index] - fork[1])
+            members, length = lines.get(root, ([root], lengths[root]))
+            lines[root] = (members if root == index else [*members, index], length + add)
+        result.append(list(lines.values()))
+    return result
+
+
 def plan(lengths: Sequence[int], units: Sequence[Sequence[int]], budget: int) -> list[list[int]]:
     """Splits rows into micro-batches of at most ``budget`` padded tokens, longest first.
 
@@ -111,50 +149,112 @@ def plan(lengths: Sequence[int], units: Sequence[Sequence[int]], budget: int) ->
     return [*batches, current] if current else batches
 
 
-def collate(rows: Sequence[Row], loss_weights: Sequence[np.ndarray], index: Sequence[int]) -> MicroBatch:
+def collate(
+    rows: Sequence[Row],
+    loss_weights: Sequence[np.ndarray],
+    index: Sequence[int],
+    forks: Sequence[tuple[int, int] | None] | None = None,
+    context: Collection[int] = (),
+) -> MicroBatch:
     """The micro-batch of ``rows[i] for i in index``.
 
     Args:
         rows: rows without prefixes (:func:`materialise`).
         loss_weights: per row float [N], the aggregation's weight of each token's loss.
         index: the rows to take.
+        forks: :func:`forks_of` the rows as they were; a row whose root is taken too joins its line. None: no row does.
+        context: rows that are there for others to continue: none of their own tokens is predicted.
 
     Raises:
         ValueError: a first token is to be predicted, or a token is not among its allowed ids.
     """
     chosen = [rows[i] for i in index]
-    ids_BN = np.zeros((len(chosen), max(len(row) for row in chosen)), dtype=np.int64)
+    lines = _lines(rows, index, forks)
     free: list[tuple[int, int]] = []
     bound: list[tuple[int, int, np.ndarray]] = []
-    for b, row in enumerate(chosen):
-        ids_BN[b, : len(row)] = row.ids
+    for r, row in enumerate(chosen):
+        if index[r] in context:
+            continue
         for position in np.flatnonzero(row.sampled | (row.ce_weight != 0)).tolist():
             allowed = row.allowed[position] if row.allowed is not None else None
             if position == 0:
-                raise ValueError(f"token 0 of row {index[b]} has no context to be predicted from")
+                raise ValueError(f"token 0 of row {index[r]} has no context to be predicted from")
             if allowed is None:
-                free.append((b, position))
+                free.append((r, position))
             else:
-                bound.append((b, position, np.asarray(allowed, dtype=np.int64)))
+                bound.append((r, position, np.asarray(allowed, dtype=np.int64)))
     bound.sort(key=lambda token: len(token[2]))  # stable: rows' order within one count
-    places = free + [(b, position) for b, position, _ in bound]
+    places = free + [(r, position) for r, position, _ in bound]
     row_K, position_K = np.array(places, dtype=np.int64).reshape(-1, 2).T
 
     return MicroBatch(
-        ids_BN=ids_BN,
-        index_B=np.array(index, dtype=np.int64),
+        ids_BN=lines.ids_BN,
+        index_R=np.array(index, dtype=np.int64),
         row_K=row_K,
         position_K=position_K,
-        target_K=ids_BN[row_K, position_K],
+        target_K=np.array([chosen[r].ids[p] for r, p in places], dtype=np.int64),
+        line_K=lines.line_R[row_K],
+        source_K=lines.column(row_K, position_K - 1),
+        place_BN=lines.place_BN,
+        visible_BNN=lines.visible_BNN,
         n_free=len(free),
         allowed_K=tuple(allowed for *_, allowed in bound),
-        choice_K=np.array([_place(ids_BN[b, p], allowed) for b, p, allowed in bound], dtype=np.int64),
+        choice_K=np.array([_place(chosen[r].ids[p], allowed) for r, p, allowed in bound], dtype=np.int64),
         sampled_K=_gather([row.sampled for row in chosen], row_K, position_K).astype(bool),
         rollout_logprob_K=_gather([row.rollout_logprobs for row in chosen], row_K, position_K),
         advantage_K=_gather([row.advantage for row in chosen], row_K, position_K),
         ce_weight_K=_gather([row.ce_weight for row in chosen], row_K, position_K),
         loss_weight_K=_gather([loss_weights[i] for i in index], row_K, position_K),
     )
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Where R rows stand in B lines. Row r's tokens before ``fork_R`` are its root's, the others begin at ``begin_R``."""
+
+    ids_BN: np.ndarray
+    line_R: np.ndarray
+    fork_R: np.ndarray
+    begin_R: np.ndarray
+    place_BN: np.ndarray | None
+    visible_BNN: np.ndarray | None
+
+    def column(self, row_K: np.ndarray, position_K: np.ndarray) -> np.ndarray:
+        """Columns of tokens given by row and position."""
+        own = position_K >= self.fork_R[row_K]
+        return np.where(own, self.begin_R[row_K] + position_K - self.fork_R[row_K], position_K)
+
+
+def _lines(rows: Sequence[Row], index: Sequence[int], forks: Sequence[tuple[int, int] | None] | None) -> _Lines:
+    taken = {i: r for r, i in enumerate(index)}
+    line_R, fork_R, begin_R = (np.zeros(len(index), dtype=np.int64) for _ in range(3))
+    ends: list[int] = []
+    for r, i in enumerate(index):
+        fork = forks[i] if forks is not None else None
+        if fork is None or fork[0] not in taken:
+            line_R[r] = len(ends)
+            ends.append(len(rows[i]))
+    for r, i in enumerate(index):
+        fork = forks[i] if forks is not None else None
+        if fork is not None and fork[0] in taken:
+            line_R[r], fork_R[r] = line_R[taken[fork[0]]], fork[1]
+            begin_R[r] = ends[line_R[r]]
+            ends[line_R[r]] += len(rows[i]) - fork[1]
+    width = max(ends)
+    ids_BN = np.zeros((len(ends), width), dtype=np.int64)
+    for r, i in enumerate(index):
+        own = rows[i].ids[fork_R[r] :]
+        ids_BN[line_R[r], begin_R[r] : begin_R[r] + len(own)] = own
+    if not np.any(fork_R):
+        return _Lines(ids_BN, line_R, fork_R, begin_R, None, None)
+    place_BN = np.tile(np.arange(width), (len(ends), 1))
+    visible_BNN = np.tile(np.tri(width, dtype=bool), (len(ends), 1, 1))
+    for r, i in enumerate(index):
+        if fork_R[r]:
+            b, begin, end = line_R[r], begin_R[r], begin_R[r] + len(rows[i]) - fork_R[r]
+            place_BN[b, begin:end] = np.arange(fork_R[r], len(rows[i]))
+            visible_BNN[b, begin:end, fork_R[r] : begin] = False  # the rest of the root, and other forks
+    return _Lines(ids_BN, line_R, fork_R, begin_R, place_BN, visible_BNN)
 
 
 def _gather(values: Sequence[np.ndarray], row_K: np.ndarray, position_K: np.ndarray) -> np.ndarray:

@@ -201,6 +201,27 @@ def test_groups_without_contrast_are_replaced_and_what_that_cost_is_counted(tmp_
     assert weights(again) == weights(run)
 
 
+def test_forecasts_are_trained_and_a_run_with_them_resumes(tmp_path: Path):
+    def cope(out: Path) -> Any:
+        return config(out, method__name="cope+proas", method__params={"lambda": 0.1, "log_every": 2})
+
+    run = run_training(cope(tmp_path))
+    metrics = run.metrics()[1:]
+    assert any(record["cope/rows"] > 0 and record["update/loss_ce"] > 0 for record in metrics)
+    assert any("cope/nll_lag2" in record for record in metrics)
+    with pytest.raises(KeyboardInterrupt):
+        run_training(cope(tmp_path / "again"), StopAfter(2))
+    again = run_training(cope(tmp_path / "again"))
+    assert numbers(again) == numbers(run)
+    assert weights(again) == weights(run)
+
+
+def test_without_weight_the_forecasts_leave_the_base_bit_for_bit(tmp_path: Path):
+    base = run_training(config(tmp_path / "base", method__name="grpo", train__steps=2))
+    cope = run_training(config(tmp_path / "cope", method__name="cope", method__params={"lambda": 0.0}, train__steps=2))
+    assert weights(cope) == weights(base)
+
+
 def test_the_transition_cache_changes_no_result(tmp_path: Path, reference: RunDir):
     run = run_training(config(tmp_path, env__cache=False))
     assert numbers(run) == numbers(reference)

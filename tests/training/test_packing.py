@@ -83,7 +83,7 @@ def test_collate_takes_sampled_and_weighted_tokens():
     ]
     batch = collate(rows, [np.array([0, 0.5, 0]), np.array([0, 0, 0.1, 0.2, 0.3])], [1, 0])
     assert batch.ids_BN.tolist() == [[1, 2, 3, 4, 9], [5, 6, 7, 0, 0]]
-    assert batch.index_B.tolist() == [1, 0]
+    assert batch.index_R.tolist() == [1, 0]
     # free tokens in the order of the rows, then the restricted ones with fewest choices first
     assert list(zip(batch.row_K.tolist(), batch.position_K.tolist(), strict=True)) == [
         (0, 3),
