@@ -26,7 +26,11 @@ Advantages = list[list[np.ndarray]]
 """``advantages[g][e]`` is a float64 array [T]: one advantage per turn of episode e of group g."""
 
 
-Kind = Literal["estimator", "shaper", "auxiliary"]
+TokenAdvantages = list[list[tuple[np.ndarray, ...]]]
+"""``advantages[g][e][t]`` is a float64 array [n]: one advantage per token of turn t of episode e of group g."""
+
+
+Kind = Literal["estimator", "shaper", "refiner", "auxiliary"]
 
 
 class Params(BaseModel):
@@ -77,6 +81,10 @@ class Conversation(Protocol):
         """Ids of a text."""
         ...
 
+    def decode(self, ids: Any) -> str:
+        """Text of ids, tags such as ``<action>`` kept."""
+        ...
+
     def aside(self, user: str) -> list[int]:
         """Ids of one more message of the user and the start of its answer, after a prompt without its ``answer_mark``."""
         ...
@@ -88,6 +96,8 @@ class Tools:
 
     ``rng``       generator derived from (run seed, step): draws are the same after a resume.
     ``score``     (prompt_ids, response_ids) pairs to log-probs of the response, by the rollout's weights.
+    ``logprobs``  rows to log-probs of their sampled tokens (float32 [N], 0 elsewhere) by the rollout's weights, as they were
+                  sampled: tempered, and over the allowed ids. Rows may continue others, whose contexts go through once.
     ``expert``    task id to the expert's episode (its results carry the state keys), for oracle and demo graphs.
     ``max_turns`` the environment's turn budget (ProAS's distance cap).
     ``template``  the model's chat template, for prompts of the method's own (CoPE's forecasts).
@@ -98,6 +108,7 @@ class Tools:
     rng: np.random.Generator
     max_turns: int
     score: Callable[[Sequence[tuple[Sequence[int], Sequence[int]]]], list[np.ndarray]] | None = None
+    logprobs: Callable[[Sequence[Row]], list[np.ndarray]] | None = None
     expert: Callable[[str], ExpertEpisode | None] | None = None
     template: Conversation | None = None
     terse: bool = False
@@ -175,6 +186,16 @@ class Shaper(Method, Protocol):
         self, groups: Sequence[Group], advantages: Advantages, tools: Tools, metrics: dict[str, float]
     ) -> Advantages:
         """The shaped advantages, same shapes; the arrays given are not changed."""
+        ...
+
+
+class Refiner(Method, Protocol):
+    """From advantages of turns to advantages of tokens."""
+
+    def refine(
+        self, groups: Sequence[Group], advantages: TokenAdvantages, tools: Tools, metrics: dict[str, float]
+    ) -> TokenAdvantages:
+        """The refined advantages, same shapes; the arrays given are not changed."""
         ...
 
 

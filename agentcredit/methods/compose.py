@@ -1,6 +1,6 @@
-"""How methods become one: base estimator → shapers → residual of invalid actions → auxiliaries.
+"""How methods become one: base estimator → shapers → refiners → residual of invalid actions → auxiliaries.
 
-The residual comes after the shapers, so that their budgets stay exact and invalidity stays out of the shaping
+The residual comes after the shapers and refiners, so that their budgets stay exact and invalidity stays out of the shaping
 (docs/methods/grpo.md). The trainer calls :meth:`Composition.credit` and never learns a method's name.
 """
 
@@ -21,9 +21,11 @@ from agentcredit.methods.base import (
     Credit,
     Estimator,
     Method,
+    Refiner,
     Selective,
     Shaper,
     Stateful,
+    TokenAdvantages,
     Tools,
 )
 from agentcredit.methods.outcome import split_turns, turn_scores
@@ -33,7 +35,7 @@ InvalidMode = Literal["residual", "before_norm", "off"]
 
 @dataclass(frozen=True)
 class Composition:
-    """One estimator, any number of shapers and auxiliaries, and the penalty of invalid actions.
+    """One estimator, any number of shapers, refiners and auxiliaries, and the penalty of invalid actions.
 
     ``invalid_penalty`` is c in units of the return. ``invalid_mode``: ``residual`` adds norm(R − c·invalid) − norm(R), both
     over the turns of the group; ``before_norm`` subtracts c from the invalid turns' scores before the estimator normalises;
@@ -42,6 +44,7 @@ class Composition:
 
     estimator: Estimator
     shapers: Sequence[Shaper] = ()
+    refiners: Sequence[Refiner] = ()
     auxiliaries: Sequence[Auxiliary] = ()
     invalid_penalty: float = 0.1
     invalid_mode: InvalidMode = "residual"
@@ -54,13 +57,16 @@ class Composition:
         advantages = base
         for shaper in self.shapers:
             advantages = shaper.shape(groups, advantages, tools, metrics)
-        if self.invalid_mode == "residual" and self.invalid_penalty > 0:
-            advantages = [self._with_residual(g, a) for g, a in zip(groups, advantages, strict=True)]
-        metrics.update(_generic_metrics(groups, base, advantages))
-        credits = [
-            [Credit(_on_tokens(e.turns, a_T)) for e, a_T in zip(group.episodes, a_ET, strict=True)]
+        tokens = [
+            [_on_tokens(e.turns, a_T) for e, a_T in zip(group.episodes, a_ET, strict=True)]
             for group, a_ET in zip(groups, advantages, strict=True)
         ]
+        for refiner in self.refiners:
+            tokens = refiner.refine(groups, tokens, tools, metrics)
+        if self.invalid_mode == "residual" and self.invalid_penalty > 0:
+            tokens = [self._with_residual(group, a_ETN) for group, a_ETN in zip(groups, tokens, strict=True)]
+        metrics.update(_generic_metrics(groups, base, tokens))
+        credits = [[Credit(a_TN) for a_TN in a_ETN] for a_ETN in tokens]
         assignment = Assignment(credits, metrics=metrics)
         for auxiliary in self.auxiliaries:
             assignment = auxiliary.extend(groups, assignment, tools)
@@ -74,7 +80,7 @@ class Composition:
 
     def parts(self) -> list[Method]:
         """All methods, in the order in which they act."""
-        return [self.estimator, *self.shapers, *self.auxiliaries]
+        return [self.estimator, *self.shapers, *self.refiners, *self.auxiliaries]
 
     def keeps(self, group: Group) -> bool:
         """Whether every method that is selective wants to train on the group."""
@@ -104,9 +110,14 @@ class Composition:
         for name, part in parts.items():
             part.load_state_dict(state[name])
 
-    def _with_residual(self, group: Group, advantages_ET: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def _with_residual(
+        self, group: Group, advantages_ETN: Sequence[tuple[np.ndarray, ...]]
+    ) -> list[tuple[np.ndarray, ...]]:
         residual_ET = invalid_residual(group, self.estimator, self.invalid_penalty)
-        return [a_T + residual_T for a_T, residual_T in zip(advantages_ET, residual_ET, strict=True)]
+        return [
+            tuple(a_N + residual for a_N, residual in zip(a_TN, residual_T, strict=True))
+            for a_TN, residual_T in zip(advantages_ETN, residual_ET, strict=True)
+        ]
 
 
 def invalid_residual(group: Group, estimator: Estimator, penalty: float) -> list[np.ndarray]:
@@ -131,23 +142,26 @@ def _concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def _generic_metrics(groups: Sequence[Group], base: Advantages, final: Advantages) -> dict[str, float]:
+def _generic_metrics(groups: Sequence[Group], base: Advantages, final: TokenAdvantages) -> dict[str, float]:
     """What is logged for every method: sizes of advantages and how many groups carry a signal."""
     if not groups:
         return {}
     base_N = _concatenate([a_T for a_ET in base for a_T in a_ET])
-    final_N = _concatenate([a_T for a_ET in final for a_T in a_ET])
+    # Each turn counts once, by the largest advantage of its tokens: without refiners that of all of them.
+    final_N = np.array([np.abs(a_N).max() for a_ETN in final for a_TN in a_ETN for a_N in a_TN if len(a_N)])
     successes = [[episode.success for episode in group.episodes] for group in groups]
     metrics = {
         "credit/groups_all_success": _share([all(s) for s in successes]),
         "credit/groups_all_fail": _share([not any(s) for s in successes]),
         "credit/groups_mixed": _share([any(s) and not all(s) for s in successes]),
         "credit/groups_zero_std": _share([len({e.ret for e in group.episodes}) <= 1 for group in groups]),
-        "credit/groups_without_signal": _share([not any(np.any(a_T) for a_T in a_ET) for a_ET in final]),
+        "credit/groups_without_signal": _share(
+            [not any(np.any(a_N) for a_TN in a_ETN for a_N in a_TN) for a_ETN in final]
+        ),
     }
     if len(final_N):
         metrics["credit/abs_advantage_base"] = float(np.mean(np.abs(base_N)))
-        metrics["credit/abs_advantage"] = float(np.mean(np.abs(final_N)))
+        metrics["credit/abs_advantage"] = float(np.mean(final_N))
         metrics["credit/nonzero_share"] = float(np.mean(final_N != 0))
     return metrics
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from agentcredit.config import MethodConfig
 from agentcredit.errors import MissingError, UsageError, nearest
-from agentcredit.methods.base import Method
+from agentcredit.methods.base import Kind, Method
 from agentcredit.methods.compose import Composition
 
 ENTRY_POINT_GROUP = "agentcredit.methods"
@@ -25,12 +25,15 @@ _BUILT_IN = {
     "cope": "agentcredit.methods.cope:Cope",
     "dapo": "agentcredit.methods.dapo:Dapo",
     "drgrpo": "agentcredit.methods.drgrpo:Drgrpo",
+    "echo": "agentcredit.methods.echo:Echo",
     "gigpo": "agentcredit.methods.gigpo:Gigpo",
     "graphgpo": "agentcredit.methods.graphgpo:Graphgpo",
     "grpo": "agentcredit.methods.grpo:Grpo",
     "hgpo": "agentcredit.methods.hgpo:Hgpo",
     "proas": "agentcredit.methods.proas:Proas",
+    "rlsd": "agentcredit.methods.rlsd:Rlsd",
     "rloo": "agentcredit.methods.rloo:Rloo",
+    "stepopsd": "agentcredit.methods.stepopsd:Stepopsd",
 }
 
 
@@ -73,7 +76,7 @@ def defaults_of(name: str, base: str) -> dict[str, tuple[Any, str]]:
 def build(config: MethodConfig) -> Composition:
     """The composition that a configuration names: ``grpo``, ``proas`` (on ``base``), ``cope+proas``.
 
-    A parameter goes to every method of the composition that has it. Shapers and auxiliaries act in the order given.
+    A parameter goes to every method of the composition that has it. Methods of one kind act in the order given.
 
     Raises:
         UsageError: an unknown method or parameter, a bad value, two estimators, or a method named twice.
@@ -81,10 +84,11 @@ def build(config: MethodConfig) -> Composition:
     classes = _classes(config)
     values = _route(config.params, classes)
     made: list[Any] = [_make(cls, values[cls.name]) for cls in classes]
-    by_kind = {kind: [m for m in made if m.kind == kind] for kind in ("estimator", "shaper", "auxiliary")}
+    by_kind = {kind: [m for m in made if m.kind == kind] for kind in get_args(Kind)}
     return Composition(
         estimator=by_kind["estimator"][0],
         shapers=tuple(by_kind["shaper"]),
+        refiners=tuple(by_kind["refiner"]),
         auxiliaries=tuple(by_kind["auxiliary"]),
         invalid_penalty=config.invalid_penalty,
         invalid_mode=config.invalid_mode,

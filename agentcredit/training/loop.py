@@ -91,6 +91,7 @@ class Trainer:
             rng=generator((self.config.seed, "method", step)),
             max_turns=self.stage.max_turns,
             score=self.engine.policy.score,
+            logprobs=self.learner.logprobs,
             expert=lambda task_id: self.stage.client.experts([task_id])[0],
             template=self.engine.template,
             terse=self.stage.prompts.style == "terse",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from agentcredit.config import MethodConfig
 from agentcredit.envs.base import ExpertEpisode, ExpertStep, StepResult
 from agentcredit.episodes import Group
-from agentcredit.methods.base import Assignment, Tools
+from agentcredit.methods.base import Assignment, Kind, Tools
 from agentcredit.methods.registry import build, get, names
 from tests.methods.build import Words, group, random_groups, tools, walk
 
@@ -45,9 +46,12 @@ def offered(seed: int = 0, **kwargs) -> Tools:
     def score(pairs):
         return [np.full(len(response), -1.0, dtype=np.float32) for _, response in pairs]
 
-    return replace(
-        tools(max_turns=8), rng=np.random.default_rng(seed), score=score, expert=expert, template=Words(), **kwargs
-    )
+    def logprobs(rows):
+        # Depends on the length of the row, so that a note makes a difference.
+        return [np.where(row.sampled, -1.0 - len(row) % 7 / 10, 0.0).astype(np.float32) for row in rows]
+
+    given = {"score": score, "logprobs": logprobs, "expert": expert, "template": Words()}
+    return replace(tools(max_turns=8), rng=np.random.default_rng(seed), **given, **kwargs)
 
 
 def batch(seed: int = 0) -> list[Group]:
@@ -57,7 +61,7 @@ def batch(seed: int = 0) -> list[Group]:
 def test_it_declares_what_it_is(name):
     cls = get(name)
     assert cls.name == name
-    assert cls.kind in ("estimator", "shaper", "auxiliary")
+    assert cls.kind in get_args(Kind)
     assert cls.paper.title
     assert cls.summary.endswith(".")
     assert "\n" not in cls.summary

@@ -142,6 +142,9 @@ class Words:
                 self.words.append(word)
         return [self.words.index(word) for word in text.split()]
 
+    def decode(self, ids: Iterable[int]) -> str:
+        return self.read(ids)
+
     def aside(self, user: str) -> list[int]:
         return [*self.encode(user), *self.answer_mark]
 

@@ -1,0 +1,120 @@
+"""The same model as its own teacher: what it makes of a response once it is told more (docs/training.md).
+
+A *note* is one more message of the user, put between the context of an action and the start of the answer; the response is
+then scored again, token by token. Nothing is generated, and the weights are the rollout's. Contexts go through the model
+once for an episode and all its notes (``train.share_prefixes``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from agentcredit.episodes import Episode, Group, Turn
+from agentcredit.errors import UsageError
+from agentcredit.methods.base import Assignment, Conversation, Credit, TokenAdvantages, Tools
+from agentcredit.training.rows import Row, build_rows, prompt_ends
+
+BOUND = 20.0
+"""Log-ratios are clamped to this, as the losses' are."""
+
+Notes = Sequence[Sequence[Sequence[str | None]]]
+"""``notes[g][e][t]``: what the teacher is told at a turn; None leaves the turn alone."""
+
+
+def gaps(groups: Sequence[Group], notes: Notes, tools: Tools, method: str) -> TokenAdvantages:
+    """δ = log π(token | context, note) − log π(token | context) of every sampled token; 0 where there is no note.
+
+    Both are under the rollout's weights, temperature and allowed ids; clamped to ±20.
+
+    Args:
+        groups: the episodes.
+        notes: what is told at each turn.
+        tools: gives ``template`` and ``logprobs``.
+        method: named in the error.
+
+    Raises:
+        UsageError: the run's policy cannot be asked (scripted policies).
+    """
+    if not any(note is not None for g in notes for e in g for note in e):
+        return [[tuple(np.zeros(t.n_tokens) for t in e.turns) for e in group.episodes] for group in groups]
+    template, logprobs = tools.template, tools.logprobs
+    if template is None or logprobs is None:
+        raise UsageError(
+            f"{method} scores responses again with the policy's own model, which this policy does not have."
+        )
+    roots = build_rows(groups, _nothing(groups))
+    rows = [replace(row, sampled=np.zeros(len(row), dtype=bool)) for row in roots]
+    ends = prompt_ends(groups)
+    place: dict[tuple[int, int, int], int] = {}
+    for g, group in enumerate(groups):
+        for e, episode in enumerate(group.episodes):
+            for t, turn in enumerate(episode.turns):
+                note = notes[g][e][t]
+                if note is not None and turn.n_tokens:
+                    place[g, e, t] = len(rows)
+                    rows.append(_told(template, turn, note, ends[g][e][t]))
+    scores = logprobs(rows)
+
+    def gap(g: int, e: int, t: int, turn: Turn) -> np.ndarray:
+        if (g, e, t) not in place:
+            return np.zeros(turn.n_tokens)
+        told = scores[place[g, e, t]][-turn.n_tokens :].astype(np.float64)
+        return np.clip(np.nan_to_num(told - turn.response_logprobs, nan=0.0), -BOUND, BOUND)
+
+    return [
+        [tuple(gap(g, e, t, turn) for t, turn in enumerate(episode.turns)) for e, episode in enumerate(group.episodes)]
+        for g, group in enumerate(groups)
+    ]
+
+
+def action_tokens(template: Conversation, turn: Turn) -> np.ndarray:
+    """Which tokens of a response belong to its action, tags included: bool [n]; all of them where there is no tag."""
+    low, high = 0, turn.n_tokens
+    if "<action>" not in template.decode(turn.response_ids):
+        return np.ones(turn.n_tokens, dtype=bool)
+    while high - low > 1:  # the shortest beginning with the whole tag
+        middle = (low + high) // 2
+        if "<action>" in template.decode(turn.response_ids[:middle]):
+            high = middle
+        else:
+            low = middle
+    n_tag = len(template.encode("<action>"))
+    return np.arange(turn.n_tokens) >= max(0, high - n_tag)
+
+
+def success_of_another(group: Group, episode: Episode) -> Episode | None:
+    """The shortest successful sibling that is not the episode itself; of several the first in alphabetical order of actions.
+
+    Public descriptions say *the first*, which would depend on the order in which siblings were played.
+    """
+    others = [other for other in group.episodes if other.success and other is not episode]
+    return min(others, key=lambda other: (len(other.turns), action_list(other)), default=None)
+
+
+def action_list(episode: Episode) -> str:
+    """The episode's actions in order, as a text for a note."""
+    return "; ".join(turn.action for turn in episode.turns)
+
+
+def _told(template: Conversation, turn: Turn, note: str, end: tuple[int, int]) -> Row:
+    question = template.aside(note)
+    ids = np.array([*question, *turn.response_ids], dtype=np.int64)
+    nothing = np.zeros(len(ids), dtype=np.float32)
+    return Row(
+        ids=ids,
+        sampled=np.arange(len(ids)) >= len(question),
+        rollout_logprobs=nothing,
+        advantage=nothing,
+        ce_weight=nothing,
+        allowed=None if turn.allowed is None else (None,) * len(question) + tuple(turn.allowed),
+        prefix=(end[0], end[1] - len(template.answer_mark)),
+    )
+
+
+def _nothing(groups: Sequence[Group]) -> Assignment:
+    return Assignment(
+        [[Credit(tuple(np.zeros(t.n_tokens) for t in e.turns)) for e in group.episodes] for group in groups]
+    )
