@@ -22,6 +22,7 @@ ENTRY_POINT_GROUP = "agentcredit.methods"
 DEFAULT_BASE = "grpo"
 
 _BUILT_IN = {
+    "ahead": "agentcredit.methods.ahead:Ahead",
     "cope": "agentcredit.methods.cope:Cope",
     "dapo": "agentcredit.methods.dapo:Dapo",
     "drgrpo": "agentcredit.methods.drgrpo:Drgrpo",
