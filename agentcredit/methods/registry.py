@@ -34,6 +34,7 @@ _BUILT_IN = {
     "proas": "agentcredit.methods.proas:Proas",
     "rlsd": "agentcredit.methods.rlsd:Rlsd",
     "rloo": "agentcredit.methods.rloo:Rloo",
+    "sdar": "agentcredit.methods.sdar:Sdar",
     "stepopsd": "agentcredit.methods.stepopsd:Stepopsd",
 }
 

@@ -12,6 +12,7 @@ from agentcredit.config import MethodConfig
 from agentcredit.errors import UsageError
 from agentcredit.methods.registry import build
 from agentcredit.methods.rlsd import band, faded
+from agentcredit.methods.sdar import gate
 from agentcredit.methods.stepopsd import step_weights
 from agentcredit.methods.teacher import action_tokens, gaps, success_of_another
 from agentcredit.training.packing import materialise
@@ -103,6 +104,37 @@ def test_rlsd_of_sdar(case: dict[str, Any]):
         np.testing.assert_allclose(got, case["out"]["token_advantage"][row][:n], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, id=c["name"]) for c in cases("sdar_loss") if c["in"]["loss_agg_mode"] == "token-mean"],
+)
+def test_sdars_gradient_is_that_of_weighted_cross_entropy(case: dict[str, Any]):
+    given, want = case["in"], case["out"]["grad_student_logp"]
+    total = sum(given["n_tokens"])
+    for student, teacher, n, gradient in zip(
+        given["student_logp"], given["teacher_logp"], given["n_tokens"], want, strict=True
+    ):
+        weight = gate(np.array(teacher) - np.array(student), given["gate_beta"])[:n] / total
+        np.testing.assert_allclose(-weight, gradient[:n], rtol=1e-5, atol=1e-6)  # d/dlogp of −weight·logp
+
+
+def test_sdar_pulls_towards_what_a_success_suggests():
+    template = Words()
+    siblings = group(
+        answered("take", success=True, template=template), answered("go", "take", success=False, template=template)
+    )
+    likes = Listener({template.encode("go")[0]: -2.0, template.encode("take")[0]: -1.0})
+    method = build(MethodConfig(name="sdar", params={"lambda": 0.3, "beta": 1.0}))
+    assignment = method.credit([siblings], told(template, logprobs=likes))
+    won, lost = assignment.credits[0]
+    # δ of "go" is −2 − (−1) = −1, of "take" 0; three tokens in all. The success has no other success to learn from.
+    assert [w.tolist() for w in won.ce_response_TN or ()] == [[0.0]]
+    np.testing.assert_allclose([float(w[0]) for w in lost.ce_response_TN or ()], [0.1 / (1 + np.e), 0.1 / 2])
+    assert assignment.metrics["sdar/gate_open"] == 0
+    base = build(MethodConfig(name="grpo")).credit([siblings], tools()).credits[0]
+    assert [a.tolist() for a in lost.advantage_TN] == [a.tolist() for a in base[1].advantage_TN]
+
+
 def test_lambda_fades():
     assert [faded(0.5, step, 4) for step in (1, 2, 3, 4, 5, 9)] == [0.5, 0.375, 0.25, 0.125, 0, 0]
     assert faded(0.5, 100, 0) == 0.5
@@ -135,7 +167,7 @@ def test_a_word_that_the_teacher_likes_is_blamed_less(name: str):
     assert [a.tolist() for a in got[0].advantage_TN] == [a.tolist() for a in base[0].advantage_TN]
 
 
-@pytest.mark.parametrize("name", ["rlsd", "stepopsd"])
+@pytest.mark.parametrize("name", ["rlsd", "stepopsd", "sdar"])
 def test_lambda_zero_is_the_base_and_asks_nobody(name: str):
     siblings = group(walk(["A", "G"], True), walk(["A", "B"], False))
     got = build(MethodConfig(name=name, params={"lambda": 0.0})).credit([siblings], tools()).credits[0]
