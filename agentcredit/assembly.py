@@ -10,6 +10,7 @@ from typing import Any
 from agentcredit.config import RunConfig
 from agentcredit.envs.base import EnvClient, EnvSpec, TaskInfo
 from agentcredit.episodes import Layout, Task
+from agentcredit.policies.base import Request
 from agentcredit.policies.dialogue import Template
 from agentcredit.policies.models import SMOLLM2, TINY, load, smollm2_folder
 from agentcredit.policies.prompts import Prompts
@@ -18,6 +19,9 @@ from agentcredit.policies.transformers import TransformersPolicy
 from agentcredit.progress import Progress
 from agentcredit.rollout import Settings
 from agentcredit.training.warmstart import WarmStart, warm_start
+
+GENERATED_TOGETHER = 128
+"""Prompts of a method that are answered in one batch: their contexts are long, and each has a cache of its own."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,29 @@ class Engine:
             noise=noise,
         )
         return TokenSpeaker(self.policy, self.template, stage.prompts, sampling)
+
+    def generate(
+        self, config: RunConfig, prompts: Sequence[Sequence[int]], keys: Sequence[tuple[str | int, ...]]
+    ) -> list[tuple[int, ...]]:
+        """Free responses to prompts of a method's own, sampled as in the rollout; the noise depends on the key alone."""
+        requests = [
+            Request(
+                session="/".join(map(str, key)),
+                context_ids=list(prompt),
+                noise_key=key,
+                max_new_tokens=config.policy.max_new_tokens,
+                temperature=config.policy.temperature,
+            )
+            for prompt, key in zip(prompts, keys, strict=True)
+        ]
+        answers: list[tuple[int, ...]] = []
+        for start in range(0, len(requests), GENERATED_TOGETHER):
+            part = requests[start : start + GENERATED_TOGETHER]
+            self.policy.submit(part)
+            answers += [response.ids for response in self.policy.collect()]
+            for request in part:
+                self.policy.release(request.session)
+        return answers
 
 
 def open_stage(config: RunConfig, log_path: Path | None) -> Stage:

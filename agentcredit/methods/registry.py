@@ -23,6 +23,7 @@ DEFAULT_BASE = "grpo"
 
 _BUILT_IN = {
     "ahead": "agentcredit.methods.ahead:Ahead",
+    "alignopsd": "agentcredit.methods.alignopsd:Alignopsd",
     "cope": "agentcredit.methods.cope:Cope",
     "dapo": "agentcredit.methods.dapo:Dapo",
     "drgrpo": "agentcredit.methods.drgrpo:Drgrpo",

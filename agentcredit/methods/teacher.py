@@ -8,7 +8,7 @@ once for an episode and all its notes (``train.share_prefixes``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,6 +22,37 @@ BOUND = 20.0
 
 Notes = Sequence[Sequence[Sequence[str | None]]]
 """``notes[g][e][t]``: what the teacher is told at a turn; None leaves the turn alone."""
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """The episodes' rows as contexts that others continue: none of their own tokens is asked for."""
+
+    rows: list[Row]
+    ends: list[list[list[tuple[int, int]]]]
+
+    def continued(self, template: Conversation, at: tuple[int, int, int], note: str | None, said: Turn) -> Row:
+        """A response after the context of the turn ``at`` (group, episode, turn), with a note or as it was."""
+        group, episode, turn = at
+        row, end = self.ends[group][episode][turn]
+        question = template.aside(note) if note is not None else []
+        ids = np.array([*question, *said.response_ids], dtype=np.int64)
+        nothing = np.zeros(len(ids), dtype=np.float32)
+        return Row(
+            ids=ids,
+            sampled=np.arange(len(ids)) >= len(question),
+            rollout_logprobs=nothing,
+            advantage=nothing,
+            ce_weight=nothing,
+            allowed=None if said.allowed is None else (None,) * len(question) + tuple(said.allowed),
+            prefix=(row, end - (len(template.answer_mark) if note is not None else 0)),
+        )
+
+
+def context_rows(groups: Sequence[Group]) -> Contexts:
+    """The rows of the groups' episodes, to be continued."""
+    silent = [replace(row, sampled=np.zeros(len(row), dtype=bool)) for row in build_rows(groups, _nothing(groups))]
+    return Contexts(silent, prompt_ends(groups))
 
 
 def gaps(groups: Sequence[Group], notes: Notes, tools: Tools, method: str) -> TokenAdvantages:
@@ -45,9 +76,8 @@ def gaps(groups: Sequence[Group], notes: Notes, tools: Tools, method: str) -> To
         raise UsageError(
             f"{method} scores responses again with the policy's own model, which this policy does not have."
         )
-    roots = build_rows(groups, _nothing(groups))
-    rows = [replace(row, sampled=np.zeros(len(row), dtype=bool)) for row in roots]
-    ends = prompt_ends(groups)
+    contexts = context_rows(groups)
+    rows = list(contexts.rows)
     place: dict[tuple[int, int, int], int] = {}
     for g, group in enumerate(groups):
         for e, episode in enumerate(group.episodes):
@@ -55,7 +85,7 @@ def gaps(groups: Sequence[Group], notes: Notes, tools: Tools, method: str) -> To
                 note = notes[g][e][t]
                 if note is not None and turn.n_tokens:
                     place[g, e, t] = len(rows)
-                    rows.append(_told(template, turn, note, ends[g][e][t]))
+                    rows.append(contexts.continued(template, (g, e, t), note, turn))
     scores = logprobs(rows)
 
     def gap(g: int, e: int, t: int, turn: Turn) -> np.ndarray:
@@ -97,21 +127,6 @@ def success_of_another(group: Group, episode: Episode) -> Episode | None:
 def action_list(episode: Episode) -> str:
     """The episode's actions in order, as a text for a note."""
     return "; ".join(turn.action for turn in episode.turns)
-
-
-def _told(template: Conversation, turn: Turn, note: str, end: tuple[int, int]) -> Row:
-    question = template.aside(note)
-    ids = np.array([*question, *turn.response_ids], dtype=np.int64)
-    nothing = np.zeros(len(ids), dtype=np.float32)
-    return Row(
-        ids=ids,
-        sampled=np.arange(len(ids)) >= len(question),
-        rollout_logprobs=nothing,
-        advantage=nothing,
-        ce_weight=nothing,
-        allowed=None if turn.allowed is None else (None,) * len(question) + tuple(turn.allowed),
-        prefix=(end[0], end[1] - len(template.answer_mark)),
-    )
 
 
 def _nothing(groups: Sequence[Group]) -> Assignment:

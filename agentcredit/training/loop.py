@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from agentcredit.assembly import Engine, Stage, load_engine, open_stage
 from agentcredit.config import RunConfig
@@ -92,6 +94,10 @@ class Trainer:
             max_turns=self.stage.max_turns,
             score=self.engine.policy.score,
             logprobs=self.learner.logprobs,
+            generate=lambda prompts, keys: self.engine.generate(
+                self.config, prompts, [(self.config.seed, "method", step, *key) for key in keys]
+            ),
+            embed=self.encoder,
             expert=lambda task_id: self.stage.client.experts([task_id])[0],
             template=self.engine.template,
             terse=self.stage.prompts.style == "terse",
@@ -161,6 +167,13 @@ class Trainer:
         self.learner.load_state_dict({"model": checkpoint.model_state, "optimizer": checkpoint.optim_state})
         self.method.load_state_dict(checkpoint.extra["method"])
         return checkpoint.step, checkpoint.extra["totals"]
+
+    @cached_property
+    def encoder(self) -> Callable[[Sequence[str]], np.ndarray]:
+        """The run's sentence encoder, loaded when a method first asks for it."""
+        from agentcredit.encoders import LazyEncoder
+
+        return LazyEncoder(self.config.method.encoder)
 
     @cached_property
     def _model_files(self) -> dict[str, bytes]:

@@ -50,7 +50,20 @@ def offered(seed: int = 0, **kwargs) -> Tools:
         # Depends on the length of the row, so that a note makes a difference.
         return [np.where(row.sampled, -1.0 - len(row) % 7 / 10, 0.0).astype(np.float32) for row in rows]
 
-    given = {"score": score, "logprobs": logprobs, "expert": expert, "template": Words()}
+    def generate(prompts, keys):
+        # A thought of the two words that the prompt ends with.
+        return [
+            (*words.encode("<think>"), *list(prompt)[-2:], *words.encode("</think> <action> go </action>"), 0)
+            for prompt in prompts
+        ]
+
+    def embed(texts):
+        vectors = np.array([[len(text) % 5 + 1.0, text.count("e") + 1.0, 1.0] for text in texts]).reshape(-1, 3)
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    words = Words()
+    given = {"score": score, "logprobs": logprobs, "expert": expert, "template": words}
+    given |= {"generate": generate, "embed": embed}
     return replace(tools(max_turns=8), rng=np.random.default_rng(seed), **given, **kwargs)
 
 
