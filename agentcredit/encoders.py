@@ -66,7 +66,9 @@ class SentenceEncoder:
             UsageError: its pooling rule is not one that is known.
         """
         from transformers import AutoModel, AutoTokenizer
+        from transformers.utils.logging import disable_progress_bar
 
+        disable_progress_bar()
         where: str | Path = minilm_folder() if name == MINILM else name
         try:
             tokenizer, model = AutoTokenizer.from_pretrained(where), AutoModel.from_pretrained(where)
@@ -80,8 +82,7 @@ class SentenceEncoder:
         settings = folder / "sentence_bert_config.json"
         if settings.is_file():
             max_length = int(json.loads(settings.read_text()).get("max_seq_length") or max_length)
-        if pooling == "lasttoken":
-            tokenizer.padding_side = "left"
+        tokenizer.padding_side = "right"
         return cls(model, tokenizer, pooling, max_length)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
@@ -140,7 +141,7 @@ def _pooled(hidden: Any, mask: Any, rule: str) -> Any:
     if rule == "cls":
         pooled = hidden[:, 0]
     elif rule == "lasttoken":
-        pooled = hidden[:, -1]  # padded on the left
+        pooled = hidden[range(len(hidden)), mask.sum(dim=1) - 1]
     else:
         weight = mask.unsqueeze(-1).to(hidden.dtype)
         pooled = (hidden * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1e-9)
