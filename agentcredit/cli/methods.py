@@ -55,6 +55,29 @@ def show(name: Annotated[str, typer.Argument(help="Method: see `methods list`.")
         typer.echo(f"\nCard: {card['card']}")
 
 
+@app.command()
+def check(
+    name: Annotated[str | None, typer.Argument(help="Method; all of them if left out.")] = None, as_json: AsJson = False
+) -> None:
+    """Try a method on random episodes: what every method has to keep. Exit code 1 if anything does not hold."""
+    from dataclasses import asdict
+
+    from agentcredit.methods import registry
+    from agentcredit.methods.check import check as try_out
+
+    verdicts = {each: try_out(registry.get(each)) for each in ([name] if name else registry.names())}
+    if as_json:
+        print_json({each: [asdict(verdict) for verdict in found] for each, found in verdicts.items()})
+    else:
+        for each, found in verdicts.items():
+            typer.echo(each)
+            for verdict in found:
+                sign = "pass" if verdict.passed and verdict.applies else " -- " if verdict.passed else "FAIL"
+                typer.echo(f"  {sign}  {verdict.invariant}{f': {verdict.detail}' if verdict.detail else ''}")
+    if not all(verdict.passed for found in verdicts.values() for verdict in found):
+        raise typer.Exit(1)
+
+
 def _card(name: str) -> dict[str, Any]:
     import inspect
     from dataclasses import asdict

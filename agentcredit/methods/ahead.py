@@ -9,8 +9,8 @@ The formula is known second-hand, without certainty about sign(A): ``sign_mode=l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import AliasChoices, Field, model_validator
@@ -94,6 +94,7 @@ class Ahead:
     summary: ClassVar[str] = (
         "Weighs tokens by a self-teacher that reads the environment's answers, and hints on error steps."
     )
+    neutral: ClassVar[Mapping[str, Any]] = {"lambda": 0.0}
 
     def __init__(self, params: AheadParams) -> None:
         self.params = params

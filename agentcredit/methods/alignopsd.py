@@ -149,6 +149,8 @@ class Alignopsd:
     summary: ClassVar[str] = (
         "Shares an episode's credit over segments of decisions, by teachers of siblings that decided alike."
     )
+    neutral: ClassVar[Mapping[str, Any]] = {"mixing": 0.0}
+    conserves: ClassVar[str] = "episode"
 
     def __init__(self, params: AlignopsdParams) -> None:
         if params.longest < 2 * params.shortest - 1:
@@ -412,7 +414,8 @@ def random_segments(n: int, shortest: int, longest: int, rng: np.random.Generato
 
 def _block(group: Group, g: int) -> _Block:
     turns, notes = [], []
-    for e, episode in enumerate(group.episodes):
+    # By sibling number, not by place: ties between sources go to the smaller one whatever the order of the batch.
+    for e, episode in sorted(enumerate(group.episodes), key=lambda one: one[1].sibling):
         peer = success_of_another(group, episode)
         note = f"Another attempt at this task succeeded by: {action_list(peer)}" if peer else None
         for t in range(len(episode.turns)):

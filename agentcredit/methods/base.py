@@ -146,7 +146,8 @@ class Method(Protocol):
     """What every method class declares about itself; it is made by ``cls(params)``.
 
     It may also have ``defaults``, full configuration keys with the values that belong to the method (``loss.clip_high`` of
-    dapo): they stand above the environment's and the model's defaults and below everything that is given.
+    dapo): they stand above the environment's and the model's defaults and below everything that is given. And for
+    ``methods check``: ``neutral``, parameters with which it is its base, and ``conserves``, what it only moves.
     """
 
     name: ClassVar[str]

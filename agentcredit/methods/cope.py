@@ -11,7 +11,7 @@ A reconstruction from the paper's announcement; every alternative reading is a p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -108,6 +108,7 @@ class Cope:
     Params: ClassVar[type[CopeParams]] = CopeParams
     paper: ClassVar[Paper] = Paper("Co-Evolving Acting and Forecasting for Language Agents", "2610.20597", "2026")
     summary: ClassVar[str] = "Also trains the policy to forecast its own next actions, from successful episodes."
+    neutral: ClassVar[Mapping[str, Any]] = {"lambda": 0.0}
 
     def __init__(self, params: CopeParams) -> None:
         self.params = params

@@ -9,9 +9,9 @@ continues it (our adaptation), cut after ``max_tokens``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import AliasChoices, Field
@@ -46,6 +46,7 @@ class Echo:
     Params: ClassVar[type[EchoParams]] = EchoParams
     paper: ClassVar[Paper] = Paper("ECHO: Terminal Agents Learn World Models for Free", "2605.24517", "2026")
     summary: ClassVar[str] = "Also trains the policy to predict what the environment answers to its actions."
+    neutral: ClassVar[Mapping[str, Any]] = {"lambda": 0.0}
 
     def __init__(self, params: EchoParams) -> None:
         self.params = params

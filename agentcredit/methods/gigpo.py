@@ -12,10 +12,10 @@ reproduce the public code: ``baseline_over=step``, ``anchor=obs``, ``degenerate=
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import AliasChoices, Field
@@ -79,6 +79,7 @@ class Gigpo:
         "Group-in-Group Policy Optimization for LLM Agent Training", "2505.10978", "NeurIPS 2025"
     )
     summary: ClassVar[str] = "GRPO plus a second comparison among actions that siblings took from the same state."
+    neutral: ClassVar[Mapping[str, Any]] = {"omega": 0.0}
 
     def __init__(self, params: GigpoParams) -> None:
         self.params = params

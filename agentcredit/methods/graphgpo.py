@@ -11,9 +11,9 @@ with the group. To reproduce the public code: ``baseline_over=step``, ``degenera
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import AliasChoices, Field
@@ -90,6 +90,7 @@ class Graphgpo:
         "ICML 2026",
     )
     summary: ClassVar[str] = "GRPO plus a comparison, from the same state, of how near each action led to the goal."
+    neutral: ClassVar[Mapping[str, Any]] = {"omega": 0.0}
 
     def __init__(self, params: GraphgpoParams) -> None:
         self.params = params

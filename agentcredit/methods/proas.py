@@ -140,6 +140,8 @@ class Proas:
         venue="2026; reconstructed from its announcement",
     )
     summary: ClassVar[str] = "Masks reward of steps without progress on a graph of known ways, moves blame to detours."
+    neutral: ClassVar[Mapping[str, Any]] = {"mui": False, "apr": False}
+    conserves: ClassVar[str] = "blame"
 
     def __init__(self, params: ProasParams, source: GraphSource | None = None) -> None:
         self.params = params

@@ -9,8 +9,8 @@ sibling (as in stepopsd). Without one δ is 0 and A stays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import AliasChoices, Field
@@ -55,6 +55,7 @@ class Rlsd:
     summary: ClassVar[str] = (
         "Weighs tokens by how much likelier a teacher that knows a success finds them, within a band."
     )
+    neutral: ClassVar[Mapping[str, Any]] = {"lambda": 0.0}
 
     def __init__(self, params: RlsdParams) -> None:
         self.params = params

@@ -9,9 +9,9 @@ that were told nothing have no weight. The public code's note is a text of skill
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import AliasChoices, Field
@@ -47,6 +47,7 @@ class Sdar:
     Params: ClassVar[type[SdarParams]] = SdarParams
     paper: ClassVar[Paper] = Paper("Self-Distilled Agentic Reinforcement Learning", "2605.15155", "2026")
     summary: ClassVar[str] = "Adds a gated pull towards the tokens that a self-teacher which knows a success prefers."
+    neutral: ClassVar[Mapping[str, Any]] = {"lambda": 0.0}
 
     def __init__(self, params: SdarParams) -> None:
         self.params = params

@@ -10,8 +10,8 @@ step's budget was not at hand.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import AliasChoices, Field
@@ -60,6 +60,7 @@ class Stepopsd:
     summary: ClassVar[str] = (
         "Moves the blame within each step of a failure by what a teacher that knows a success prefers."
     )
+    neutral: ClassVar[Mapping[str, Any]] = {"lambda": 0.0}
 
     def __init__(self, params: StepopsdParams) -> None:
         self.params = params

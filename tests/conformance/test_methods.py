@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from agentcredit.config import MethodConfig
-from agentcredit.envs.base import ExpertEpisode, ExpertStep, StepResult
 from agentcredit.episodes import Group
 from agentcredit.methods.base import Assignment, Kind, Tools
 from agentcredit.methods.registry import build, get, names
-from tests.methods.build import Words, group, random_groups, tools, walk
+from agentcredit.methods.rehearsal import rehearsal_tools
+from tests.methods.build import group, random_groups, walk
 
 pytestmark = pytest.mark.parametrize("name", names())
 
@@ -36,35 +36,8 @@ def values_of(assignment: Assignment) -> dict[str, float]:
     return {key: value for key, value in assignment.metrics.items() if not key.endswith("seconds")}
 
 
-def expert(task_id: str) -> ExpertEpisode:
-    states = ("s0", "s1", "s2")
-    results = [StepResult("", state_key=s, lifted_key=s, success=s == "s2") for s in states]
-    return ExpertEpisode(task_id, [ExpertStep("", "go"), ExpertStep("", "take")], results)
-
-
-def offered(seed: int = 0, **kwargs) -> Tools:
-    def score(pairs):
-        return [np.full(len(response), -1.0, dtype=np.float32) for _, response in pairs]
-
-    def logprobs(rows):
-        # Depends on the length of the row, so that a note makes a difference.
-        return [np.where(row.sampled, -1.0 - len(row) % 7 / 10, 0.0).astype(np.float32) for row in rows]
-
-    def generate(prompts, keys):
-        # A thought of the two words that the prompt ends with.
-        return [
-            (*words.encode("<think>"), *list(prompt)[-2:], *words.encode("</think> <action> go </action>"), 0)
-            for prompt in prompts
-        ]
-
-    def embed(texts):
-        vectors = np.array([[len(text) % 5 + 1.0, text.count("e") + 1.0, 1.0] for text in texts]).reshape(-1, 3)
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-    words = Words()
-    given = {"score": score, "logprobs": logprobs, "expert": expert, "template": words}
-    given |= {"generate": generate, "embed": embed}
-    return replace(tools(max_turns=8), rng=np.random.default_rng(seed), **given, **kwargs)
+def offered(seed: int = 0) -> Tools:
+    return rehearsal_tools(seed)
 
 
 def batch(seed: int = 0) -> list[Group]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from agentcredit.episodes import Episode, Group, StopReason, Task, Turn
 from agentcredit.methods.base import Tools
+from agentcredit.methods.rehearsal import Words, random_groups, role
+
+__all__ = ["Words", "episode", "group", "random_groups", "role", "task", "tools", "turn", "walk"]
 
 
 def task(id: str = "t0", type: str = "fetch") -> Task:
@@ -89,65 +92,3 @@ def group(*episodes: Episode) -> Group:
 
 def tools(max_turns: int = 30, **kwargs) -> Tools:
     return Tools(step=0, rng=np.random.default_rng(0), max_turns=max_turns, **kwargs)
-
-
-def random_groups(
-    rng: np.random.Generator, n_groups: int = 3, max_siblings: int = 5, max_turns: int = 8, n_states: int = 6
-) -> list[Group]:
-    """Ragged groups of random walks with unequal token counts, invalid turns and some states without a key."""
-    groups = []
-    for g in range(n_groups):
-        of = task(f"t{g}", type=("fetch", "heat")[g % 2])
-        episodes = []
-        for _ in range(int(rng.integers(1, max_siblings + 1))):
-            n = int(rng.integers(1, max_turns + 1))
-            states = [f"s{k}" for k in rng.integers(0, n_states, n + 1)]
-            success = bool(rng.random() < 0.5)
-            turns = []
-            for t in range(n):
-                known = rng.random() < 0.9
-                turns.append(
-                    turn(
-                        states[t] if known else None,
-                        states[t + 1],
-                        lifted=(role(states[t]), role(states[t + 1])),
-                        tokens=int(rng.integers(1, 6)),
-                        reward=float(success and t == n - 1),
-                        valid=bool(rng.random() < 0.8),
-                        observation=f"you see {states[t]}",
-                    )
-                )
-            episodes.append(episode(turns, success, of=of))
-        groups.append(group(*episodes))
-    return groups
-
-
-def role(state: str) -> str:
-    """A lifted key: two states share one."""
-    return f"role{int(state[1:]) // 2}"
-
-
-class Words:
-    """A chat template of one id per word; every prompt ends with the id ``mark``."""
-
-    end_id = 0
-
-    def __init__(self, mark: int = 1) -> None:
-        self.answer_mark = (mark,)
-        self.words: list[str] = ["<end>"] + [""] * 99
-
-    def encode(self, text: str) -> list[int]:
-        for word in text.split():
-            if word not in self.words:
-                self.words.append(word)
-        return [self.words.index(word) for word in text.split()]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        return self.read(ids)
-
-    def aside(self, user: str) -> list[int]:
-        return [*self.encode(user), *self.answer_mark]
-
-    def read(self, ids: Iterable[int]) -> str:
-        """The words of ids; an id that is no word's as a number."""
-        return " ".join(self.words[i] or str(i) for i in ids)
