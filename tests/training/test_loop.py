@@ -170,7 +170,9 @@ def test_methods_and_seeds_start_from_identical_weights(tmp_path: Path, referenc
 def test_a_limit_on_the_training_tasks_leaves_the_warm_start_alone(tmp_path: Path, reference: RunDir):
     limited = run_training(config(tmp_path, env__limit=1, train__steps=1))
     assert len({episode["task"]["id"] for episode in limited.read_episodes(1)}) == 1
-    ours, theirs = (outcomes.read(run.evaluations / "dev-start.jsonl").header.warm_start for run in (limited, reference))
+    ours, theirs = (
+        outcomes.read(run.evaluations / "dev-start.jsonl").header.warm_start for run in (limited, reference)
+    )
     assert ours == theirs
 
 
