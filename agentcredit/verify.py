@@ -16,8 +16,9 @@ from agentcredit.errors import AgentCreditError
 from agentcredit.rundir import RunDir, differences
 from agentcredit.training.checkpoint import problem_of
 
-OF_THE_MACHINE = ("time/", "env/", "total/seconds")
-"""Beginnings of metric names that measure the machine, not the run; two equal runs differ in them."""
+OF_THE_MACHINE = ("time/", "env/")
+CLOCK = "/seconds"
+"""Beginnings, and the end, of metric names that measure the machine, not the run; two equal runs differ in them."""
 
 
 def problems(run: RunDir) -> list[str]:
@@ -39,7 +40,8 @@ def disagreements(one: RunDir, other: RunDir, tolerance: float = 0.0) -> list[st
         found += [
             f"step {step}, {name}: {left[step].get(name)!r} and {right[step].get(name)!r}"
             for name in {**left[step], **right[step]}
-            if not name.startswith(OF_THE_MACHINE) and not _same(left[step].get(name), right[step].get(name), tolerance)
+            if not (name.startswith(OF_THE_MACHINE) or name.endswith(CLOCK))
+            and not _same(left[step].get(name), right[step].get(name), tolerance)
         ]
     return [*found, *_weights(one, other, tolerance)]
 

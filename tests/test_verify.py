@@ -14,7 +14,8 @@ from agentcredit.verify import disagreements, problems
 def make(out: Path, name: str, weight: float = 1.0, reward: float = 0.5, seconds: float = 1.0, seed: int = 0) -> RunDir:
     with RunDir.open(RunConfig(out=out, name=name, seed=seed)) as run:
         for step in (1, 2):
-            run.append_metrics(step, {"rollout/return": reward, "time/step": seconds, "nan": float("nan")})
+            clock = {"time/step": seconds, "total/seconds": seconds, "proas/seconds": seconds}
+            run.append_metrics(step, {"rollout/return": reward, "nan": float("nan"), **clock})
             run.write_episodes(step, [{"step": step}])
         save(run.checkpoints, 2, {"w": torch.full((3,), weight)}, {"m": torch.zeros(3)}, {})
     return run

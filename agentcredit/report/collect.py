@@ -41,9 +41,11 @@ def collect(out: Path, runs: Sequence[str] = ()) -> list[Evaluation]:
     files = [file for folder in dict.fromkeys(folders) for file in sorted((folder / "eval").glob("*.jsonl"))]
     if not files:
         where = f"the runs named ({', '.join(runs)})" if runs else f"{out}/*/eval"
+        below = sorted({path.parents[2] for path in out.glob("*/*/eval/*.jsonl")})  # the demo's, or a comparison's
+        other = f"--out {below[0]}, which has some" if below and not runs else "--out"
         raise MissingError(
             f"There are no evaluations in {where}: train with `agentcredit train`, evaluate with "
-            "`agentcredit eval RUN --split test`, or name another folder with --out."
+            f"`agentcredit eval RUN --split test`, or name another folder with {other}."
         )
     return [outcomes.read(file) for file in files]
 

@@ -70,6 +70,12 @@ def test_nothing_to_report_is_exit_code_3(tmp_path):
     assert "There are no evaluations" in result.stderr
 
 
+def test_a_folder_of_folders_is_told_from_a_folder_of_runs(out):
+    result = report("--out", out.parent)
+    assert result.returncode == 3
+    assert f"--out {out}, which has some" in " ".join(result.stderr.split())
+
+
 def test_unlike_results_are_refused_with_exit_code_5(out):
     write_run(out, "rloo", "11000000", panel_sha256="cd" * 32, panel_name="other")
     result = report("--out", out)
