@@ -48,12 +48,9 @@ class Subject:
         part = factory(self.cls.Params.model_validate(params))
         if self.cls.kind == "estimator":
             return Composition(part, invalid_mode="off")
-        base = Grpo(GrpoParams())
-        return Composition(base, **{_PLACES[self.cls.kind]: (part,)}, invalid_mode="off")
-
-    def base(self) -> Composition | None:
-        """What ``neutral`` gives back; None for an estimator without one."""
-        return Composition(Grpo(GrpoParams()), invalid_mode="off")
+        base: Any = Grpo(GrpoParams())
+        parts: dict[str, Any] = {_PLACES[self.cls.kind]: (part,)}
+        return Composition(base, invalid_mode="off", **parts)
 
     @property
     def neutral(self) -> Mapping[str, Any]:
@@ -153,7 +150,7 @@ def sign_of_the_base(subject: Subject) -> str | None:
         return "an estimator has no base"
     for seed in range(SEEDS):
         groups = _batch(seed)
-        base = Composition(Grpo(GrpoParams()), invalid_mode="off").credit(groups, rehearsal_tools())
+        base = _grpo().credit(groups, rehearsal_tools())
         mine = subject.made().credit(groups, rehearsal_tools())
         for a_N, b_N in zip(_flat(mine), _flat(base), strict=True):
             if np.any(a_N * b_N < 0):
@@ -169,7 +166,7 @@ def reduction_to_the_base(subject: Subject) -> str | None:
         return "declares no neutral parameters"
     for seed in range(SEEDS):
         groups = _batch(seed)
-        base = Composition(Grpo(GrpoParams()), invalid_mode="off").credit(groups, rehearsal_tools())
+        base = _grpo().credit(groups, rehearsal_tools())
         mine = subject.made(**subject.neutral).credit(groups, rehearsal_tools())
         said = ", ".join(f"{key}={value}" for key, value in subject.neutral.items())
         for a_N, b_N in zip(_flat(mine), _flat(base), strict=True):
@@ -186,7 +183,7 @@ def conservation(subject: Subject) -> str | None:
         return "declares nothing that it conserves"
     for seed in range(SEEDS):
         groups = _batch(seed)
-        base = Composition(Grpo(GrpoParams()), invalid_mode="off").credit(groups, rehearsal_tools())
+        base = _grpo().credit(groups, rehearsal_tools())
         mine = subject.made().credit(groups, rehearsal_tools())
         for group, ours, theirs in zip(groups, mine.credits, base.credits, strict=True):
             for episode, a, b in zip(group.episodes, ours, theirs, strict=True):
@@ -247,6 +244,12 @@ INVARIANTS: Mapping[str, Callable[[Subject], str | None]] = {
     "episodes left alone": episodes_left_alone,
     "state through JSON": state_through_json,
 }
+
+
+def _grpo() -> Composition:
+    """The base that methods are tried on."""
+    estimator: Any = Grpo(GrpoParams())
+    return Composition(estimator, invalid_mode="off")
 
 
 def _batch(seed: int) -> list[Group]:

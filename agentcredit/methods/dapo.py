@@ -32,7 +32,7 @@ class Dapo(Grpo):
     """GRPO with dynamic sampling."""
 
     name: ClassVar[str] = "dapo"
-    Params: ClassVar[type[DapoParams]] = DapoParams
+    Params: ClassVar[type[DapoParams]] = DapoParams  # pyright: ignore[reportIncompatibleVariableOverride]
     paper: ClassVar[Paper] = Paper(
         "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", "2503.14476", "2025"
     )

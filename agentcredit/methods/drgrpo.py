@@ -39,7 +39,7 @@ class Drgrpo(Grpo):
     """Mean-centred outcome advantage, the same on all turns of an episode."""
 
     name: ClassVar[str] = "drgrpo"
-    Params: ClassVar[type[DrgrpoParams]] = DrgrpoParams
+    Params: ClassVar[type[DrgrpoParams]] = DrgrpoParams  # pyright: ignore[reportIncompatibleVariableOverride]
     paper: ClassVar[Paper] = Paper("Understanding R1-Zero-Like Training: A Critical Perspective", "2503.20783", "2025")
     summary: ClassVar[str] = "GRPO without division by the deviation or by the length of an episode."
     defaults: ClassVar[Mapping[str, Any]] = {"loss.aggregation": "seq-mean-token-sum-norm"}

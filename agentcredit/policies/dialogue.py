@@ -54,11 +54,10 @@ class Template:
         ids = self._reply(user)
         return list(ids) if finished else [self.end_id, *ids]
 
-    @cached_property
+    @property
     def answer_mark(self) -> tuple[int, ...]:
         """Ids that every prompt ends with: the start of the answer."""
-        asked = _messages("S", "U")
-        return tuple(self.encode(self._render(asked, generate=True)[len(self._render(asked, generate=False)) :]))
+        return self._answer_mark
 
     def aside(self, user: str) -> list[int]:
         """Ids of one more message of the user, and the start of an answer to it.
@@ -103,6 +102,11 @@ class Template:
                 f"The chat template of '{self.name}' rewrites earlier turns, so a growing dialogue would not hold the "
                 "sampled tokens; use --set env.layout=window."
             )
+
+    @cached_property
+    def _answer_mark(self) -> tuple[int, ...]:
+        asked = _messages("S", "U")
+        return tuple(self.encode(self._render(asked, generate=True)[len(self._render(asked, generate=False)) :]))
 
     def _between(self, user: str) -> str:
         messages = [*_messages("S", "U"), {"role": "assistant", "content": _PROBE}, {"role": "user", "content": user}]
