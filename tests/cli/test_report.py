@@ -70,10 +70,11 @@ def test_nothing_to_report_is_exit_code_3(tmp_path):
     assert "There are no evaluations" in result.stderr
 
 
-def test_a_folder_of_folders_is_told_from_a_folder_of_runs(out):
-    result = report("--out", out.parent)
+def test_a_folder_of_folders_is_told_from_a_folder_of_runs(tmp_path):
+    write_run(tmp_path / "demo", "grpo", "11000000")
+    result = report("--out", tmp_path)
     assert result.returncode == 3
-    assert f"--out {out}, which has some" in " ".join(result.stderr.split())
+    assert f"--out {tmp_path / 'demo'}, which has some" in " ".join(result.stderr.split())
 
 
 def test_unlike_results_are_refused_with_exit_code_5(out):
