@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agentcredit.config import RunConfig
 from agentcredit.envs.base import EnvClient, EnvSpec, TaskInfo
+from agentcredit.envs.panels import build_panel
 from agentcredit.episodes import Layout, Task
 from agentcredit.policies.base import Request
 from agentcredit.policies.dialogue import Template
@@ -118,14 +118,17 @@ def open_stage(config: RunConfig, log_path: Path | None) -> Stage:
     return Stage(client, spec, prompts, layout, config.env.max_turns or spec.default_max_turns)
 
 
-def load_engine(config: RunConfig, stage: Stage, train_tasks: Sequence[TaskInfo], progress: Progress) -> Engine:
+def load_engine(config: RunConfig, stage: Stage, progress: Progress) -> Engine:
     """The model with the weights that training starts from.
+
+    The tiny model is cloned from the whole training split: ``env.limit`` says what is trained on, not where that begins.
 
     Raises:
         MissingError: no such model, or nothing to clone the tiny one from.
     """
     if config.policy.model == TINY:
-        start = warm_start(config, stage.client, stage.spec, stage.prompts, stage.layout, train_tasks, progress)
+        tasks = build_panel(stage.client, config.env.train_split, config.env.task_types).select(stage.client)
+        start = warm_start(config, stage.client, stage.spec, stage.prompts, stage.layout, tasks, progress)
     else:
         folder = smollm2_folder() if config.policy.model == SMOLLM2 else Path(config.policy.model)
         start = WarmStart(folder, config.policy.model)

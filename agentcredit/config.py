@@ -47,7 +47,9 @@ class EnvConfig(Section):
     show_admissible: bool = Field(default=False, description="List the admissible actions in the prompt.")
     task_types: tuple[str, ...] = Field(default=(), description="Keep only tasks of these types; empty: all.")
     limit: int = Field(
-        default=0, ge=0, description="Keep only the first N training tasks (0: all); a limited run is marked partial."
+        default=0,
+        ge=0,
+        description="Train on the first N training tasks only (0: all); a limited run is marked partial. The warm start is cloned from the whole split.",
     )
     processes: int = Field(default=2, ge=1, description="Worker processes.")
     instances: int = Field(

@@ -147,8 +147,7 @@ def _rules(header: EvalHeader) -> tuple[str, str, float, int, int]:
 def _engine(run: RunDir, config: RunConfig, stage: Stage, weights: Path | None, progress: Progress) -> Engine:
     """The model with a checkpoint's weights, or with those that training started from."""
     if weights is None:
-        tasks = build_panel(stage.client, config.env.train_split, config.env.task_types)
-        return load_engine(config, stage, tasks.select(stage.client), progress)
+        return load_engine(config, stage, progress)
     has_tokenizer = (weights / "tokenizer.json").is_file()
     model, tokenizer = load(config.policy, weights if has_tokenizer else config.policy.model)
     template = Template(tokenizer, config.policy.model)

@@ -217,12 +217,11 @@ def train(config: RunConfig, run: RunDir, progress: Progress) -> None:
 def _assemble(config: RunConfig, run: RunDir, stage: Stage, method: Composition, progress: Progress) -> Trainer:
     from agentcredit.training.learner import Learner
 
-    types, split = config.env.task_types, config.env.train_split
-    train_panel = build_panel(stage.client, split, types, config.env.limit)
+    types = config.env.task_types
+    train_panel = build_panel(stage.client, config.env.train_split, types, config.env.limit)
     dev_panel = build_panel(stage.client, config.env.dev_split, types, config.train.eval_tasks)
     progress.phase(f"loading the model '{config.policy.model}'")
-    # The clone may come from any training task: what is trained on is a choice of its own.
-    engine = load_engine(config, stage, build_panel(stage.client, split, types).select(stage.client), progress)
+    engine = load_engine(config, stage, progress)
     learner = Learner(
         engine.model, config.loss, config.optim, config.train, config.policy.temperature, str(engine.model.device)
     )
@@ -235,6 +234,7 @@ def _assemble(config: RunConfig, run: RunDir, stage: Stage, method: Composition,
         **accelerator(),
     )
     train_tasks, dev_tasks = train_panel.select(stage.client), dev_panel.select(stage.client)
+    split = config.env.train_split
     return Trainer(config, run, stage, engine, method, learner, train_tasks, split, dev_panel, dev_tasks, progress)
 
 

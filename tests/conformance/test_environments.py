@@ -195,7 +195,7 @@ def test_an_expert_succeeds_and_its_results_are_the_environments(client: PoolCli
 
 def test_episodes_side_by_side_do_not_touch(client: PoolClient, known_actions: list[str]) -> None:
     if client.capacity < 2 or not client.spec().deterministic:
-        pytest.skip("one episode at a time")
+        pytest.skip("one episode at a time, or declared as not deterministic")
     first, second = some_tasks(client, 2)
     alone = {task.id: walk(client, task, 5, known_actions) for task in (first, second)}
     episodes = [client.open(task.id) for task in (first, second)]

@@ -13,7 +13,6 @@ import pytest
 from agentcredit import outcomes
 from agentcredit.assembly import load_engine, open_stage
 from agentcredit.envs import registry
-from agentcredit.envs.panels import build_panel
 from agentcredit.episodes import episode_from_json
 from agentcredit.errors import RunFailed
 from agentcredit.methods.base import Credit
@@ -139,8 +138,7 @@ def test_stored_episodes_re_score_to_their_stored_log_probabilities(reference: R
     cfg = reference.config
     stage = open_stage(cfg, None)
     try:
-        tasks = build_panel(stage.client, "train").select(stage.client)
-        engine = load_engine(cfg, stage, tasks, Silent())
+        engine = load_engine(cfg, stage, Silent())
     finally:
         stage.client.close()
     learner = Learner(engine.model, cfg.loss, cfg.optim, cfg.train, cfg.policy.temperature)
@@ -263,12 +261,12 @@ def test_too_many_harness_failures_stop_the_run(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.slow
 def test_kill_9_at_five_random_moments_loses_and_doubles_nothing(tmp_path: Path):
-    undisturbed = run_training(config(tmp_path / "undisturbed", train__steps=16))
+    undisturbed = run_training(config(tmp_path / "undisturbed", train__steps=24))
     pace = float(np.median([record["time/step"] for record in undisturbed.metrics()[1:]]))
     program = (
         "import sys, pytest; from pathlib import Path; from tests.training.toy_run import *; "
         "register_toy(pytest.MonkeyPatch()); "
-        "run_training(config(Path(sys.argv[1]), train__steps=16))"
+        "run_training(config(Path(sys.argv[1]), train__steps=24))"
     )
     rng = np.random.default_rng(5)
     metrics = tmp_path / "run" / "metrics.jsonl"
@@ -281,7 +279,7 @@ def test_kill_9_at_five_random_moments_loses_and_doubles_nothing(tmp_path: Path)
         assert process.poll() is None, "it finished before it was killed"
         process.send_signal(signal.SIGKILL)
         process.wait()
-    run = run_training(config(tmp_path, train__steps=16))
+    run = run_training(config(tmp_path, train__steps=24))
     assert numbers(run) == numbers(undisturbed)
     assert weights(run) == weights(undisturbed)
 
@@ -293,4 +291,4 @@ def test_kill_9_at_five_random_moments_loses_and_doubles_nothing(tmp_path: Path)
     runs = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
     assert [found.info.run_id for found in runs] == [run.mlflow_run_id]
     history = client.get_metric_history(run.mlflow_run_id, "rollout/return")
-    assert [metric.step for metric in history] == list(range(1, 17))
+    assert [metric.step for metric in history] == list(range(1, 25))
