@@ -89,10 +89,7 @@ class Engine:
         answers: list[tuple[int, ...]] = []
         for start in range(0, len(requests), GENERATED_TOGETHER):
             part = requests[start : start + GENERATED_TOGETHER]
-            self.policy.submit(part)
-            answers += [response.ids for response in self.policy.collect()]
-            for request in part:
-                self.policy.release(request.session)
+            answers += [response.ids for response in self.policy.answer(part)]
         return answers
 
 

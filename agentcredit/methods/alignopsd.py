@@ -38,7 +38,7 @@ from agentcredit.methods.correspondence import (
     weigh_sources,
 )
 from agentcredit.methods.segments import Weighting, bounded_densities, segment, threshold_of, turn_densities
-from agentcredit.methods.teacher import BOUND, action_list, context_rows, success_of_another
+from agentcredit.methods.teacher import BOUND, action_list, answering, context_rows, success_of_another
 from agentcredit.policies.actions import parse
 from agentcredit.training.rows import Row
 
@@ -289,13 +289,17 @@ class Alignopsd:
         rows: list[Row] = list(contexts.rows)
         place: dict[tuple[int, int, int], int] = {}
         for b, block in enumerate(blocks):
+            for t, (e, turn) in enumerate(block.turns):
+                place[b, t, t] = len(rows)
+                rows.append(
+                    contexts.continued(template, (block.group, e, turn), block.note_M[t], _turn(groups, block, t))
+                )
+        for b, block in enumerate(blocks):
             for t, sources in enumerate(block.sources_M):
-                for s in (t, *(sources.index_K if sources.alpha > 0 else ())):
-                    e, turn = block.turns[s]
+                for s in sources.index_K if sources.alpha > 0 else ():
+                    own = place[b, s, s]  # its context and note are those that t is judged in
                     place[b, s, t] = len(rows)
-                    rows.append(
-                        contexts.continued(template, (block.group, e, turn), block.note_M[s], _turn(groups, block, t))
-                    )
+                    rows.append(answering(own, rows[own], _turn(groups, block, s), _turn(groups, block, t)))
         scores = logprobs(rows)
         gaps: dict[tuple[int, int, int], np.ndarray] = {}
         for b, block in enumerate(blocks):

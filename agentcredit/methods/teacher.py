@@ -36,17 +36,28 @@ class Contexts:
         group, episode, turn = at
         row, end = self.ends[group][episode][turn]
         question = template.aside(note) if note is not None else []
-        ids = np.array([*question, *said.response_ids], dtype=np.int64)
-        nothing = np.zeros(len(ids), dtype=np.float32)
-        return Row(
-            ids=ids,
-            sampled=np.arange(len(ids)) >= len(question),
-            rollout_logprobs=nothing,
-            advantage=nothing,
-            ce_weight=nothing,
-            allowed=None if said.allowed is None else (None,) * len(question) + tuple(said.allowed),
-            prefix=(row, end - (len(template.answer_mark) if note is not None else 0)),
-        )
+        return _silent_before(question, said, (row, end - (len(template.answer_mark) if note is not None else 0)))
+
+
+def answering(asked: int, row: Row, said: Turn, other: Turn) -> Row:
+    """Another response in the place of ``said``, where the row numbered ``asked`` ends with that one."""
+    assert row.prefix is not None
+    return _silent_before([], other, (asked, row.prefix[1] + len(row) - said.n_tokens))
+
+
+def _silent_before(question: Sequence[int], said: Turn, prefix: tuple[int, int]) -> Row:
+    """A response after a question, continuing another row; only the response is asked for."""
+    ids = np.array([*question, *said.response_ids], dtype=np.int64)
+    nothing = np.zeros(len(ids), dtype=np.float32)
+    return Row(
+        ids=ids,
+        sampled=np.arange(len(ids)) >= len(question),
+        rollout_logprobs=nothing,
+        advantage=nothing,
+        ce_weight=nothing,
+        allowed=None if said.allowed is None else (None,) * len(question) + tuple(said.allowed),
+        prefix=prefix,
+    )
 
 
 def context_rows(groups: Sequence[Group]) -> Contexts:

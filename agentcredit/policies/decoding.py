@@ -99,10 +99,17 @@ def _attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The SDPA attention of transformers for a given mask, without repeating key and value heads. [B, W, H, D]."""
+    """The SDPA attention of transformers, without repeating key and value heads. [B, W, H, D]. Without a mask it is causal."""
     from torch.nn.functional import scaled_dot_product_attention
 
     mixed = scaled_dot_product_attention(
-        query, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling, enable_gqa=True
+        query,
+        key,
+        value,
+        attn_mask=attention_mask,
+        dropout_p=dropout,
+        is_causal=attention_mask is None and query.shape[2] > 1,
+        scale=scaling,
+        enable_gqa=True,
     )
     return mixed.transpose(1, 2).contiguous(), None

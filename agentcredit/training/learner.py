@@ -17,6 +17,7 @@ import numpy as np
 
 from agentcredit.config import LossConfig, OptimConfig, TrainConfig
 from agentcredit.errors import RunFailed
+from agentcredit.training.branches import branch_logprobs
 from agentcredit.training.logprobs import CHUNK_ELEMENTS, TokenScorer
 from agentcredit.training.loss import carries_signal, check, kl_k3, policy_terms, weights_of
 from agentcredit.training.optimizer import MasterAdamW, learning_rate
@@ -127,8 +128,10 @@ class Learner:
         To be compared with ``rollout_logprobs``: they agree where the episode is scored by the weights that played it.
         """
         with self._without_dropout():
+            if self._forks(rows) is not None:
+                return branch_logprobs(self.model, self._scorer, rows, self.train.tokens_per_microbatch)
             units = [kept for unit in families(rows) if (kept := [i for i in unit if rows[i].sampled.any()])]
-            scores = self._score(self._scorer, materialise(rows), units, self._forks(rows))
+            scores = self._score(self._scorer, materialise(rows), units, None)
         return [score[len(score) - len(row) :] for score, row in zip(scores, rows, strict=True)]
 
     def state_dict(self) -> dict[str, dict[str, torch.Tensor]]:

@@ -52,10 +52,13 @@ class TokenScorer:
 
         Both are of the tempered distribution, over the allowed ids where the token has such.
         """
+        return self.of_hidden(batch, self._hidden(batch)[self._tensor(batch.line_K), self._tensor(batch.source_K)])
+
+    def of_hidden(self, batch: MicroBatch, hidden_KD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same for hidden states [K, D] that are known already: those that predict the batch's tokens."""
         import torch
         from torch.utils.checkpoint import checkpoint
 
-        hidden_KD = self._hidden(batch)[self._tensor(batch.line_K), self._tensor(batch.source_K)]
         target_K = self._tensor(batch.target_K)
         logprobs, entropies = [], []
         chunks = list(self._chunks(batch))
