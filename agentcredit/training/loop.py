@@ -196,7 +196,7 @@ def train(config: RunConfig, run: RunDir, progress: Progress) -> None:
     method = build(config.method)
     stage = open_stage(config, run.log_path)
     try:
-        trainer = _assemble(config, run, stage, method, progress)
+        trainer = assemble(config, run, stage, method, progress)
         tracker = open_tracker(config.track, sqlite_uri(config.out))
         run.set_mlflow_run_id(
             tracker.start(run.name, json.loads(config.model_dump_json()), _tags(trainer), run.mlflow_run_id or None)
@@ -214,7 +214,8 @@ def train(config: RunConfig, run: RunDir, progress: Progress) -> None:
         stage.client.close()
 
 
-def _assemble(config: RunConfig, run: RunDir, stage: Stage, method: Composition, progress: Progress) -> Trainer:
+def assemble(config: RunConfig, run: RunDir, stage: Stage, method: Composition, progress: Progress) -> Trainer:
+    """A run's parts, ready for its first step; what they are is noted in the run's folder."""
     from agentcredit.training.learner import Learner
 
     types = config.env.task_types
