@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from agentcredit.outcomes import Evaluation
     from agentcredit.report.tables import Table
 
 _WIDTH_OF_A_FILE = 220
+
+
+class ReportAxis(StrEnum):
+    """What a learning curve is drawn over."""
+
+    STEPS = "steps"
+    EPISODES = "episodes"
+    TOKENS = "tokens"
+    SECONDS = "seconds"
 
 
 class ReportFormat(StrEnum):
@@ -40,6 +50,17 @@ def report(
         float | None,
         typer.Option(min=0, help="Evaluations sampled at it; default: at the runs' own.", show_default=False),
     ] = None,
+    thresholds: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--threshold",
+            min=0,
+            max=1,
+            help="Show dev curves, and how soon they reach this success rate (0.4); may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    axis: Annotated[ReportAxis, typer.Option(help="With --threshold: what is counted.")] = ReportAxis.STEPS,
 ) -> None:
     """Success rates of methods on environments: k/n, 95 % intervals, and paired differences to the baseline.
 
@@ -47,6 +68,9 @@ def report(
     """
     from agentcredit.report import collect, compare, render, tables
 
+    if thresholds:
+        _efficiency(collect.collect(out, runs or ()), thresholds, baseline, axis, output)
+        return
     selection = collect.select(collect.collect(out, runs or ()), split, temperature)
     sections = compare.compare(selection.evaluations, baseline)
     if output is ReportFormat.JSON:
@@ -59,6 +83,21 @@ def report(
             typer.echo(f"\n{note}")
     else:
         print_tables(tables.report_tables(sections, by_type), selection.notes)
+
+
+def _efficiency(
+    evaluations: list[Evaluation], thresholds: list[float], baseline: str, axis: ReportAxis, output: ReportFormat
+) -> None:
+    from agentcredit.errors import UsageError
+    from agentcredit.report import efficiency, render
+
+    if output not in (ReportFormat.TABLE, ReportFormat.MARKDOWN):
+        raise UsageError(f"--threshold writes a table or markdown, not {output} (--format).")
+    found = efficiency.tables(efficiency.efficiency(evaluations, thresholds, baseline, axis.value))
+    if output is ReportFormat.MARKDOWN:
+        typer.echo(render.markdown(found), nl=False)
+    else:
+        print_tables(found)
 
 
 def print_tables(shown: list[Table], notes: tuple[str, ...] = ()) -> None:

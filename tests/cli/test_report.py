@@ -48,6 +48,17 @@ def test_markdown_and_types(out):
     assert "| Task type | grpo(default) | proas(default) |" in result.stdout
 
 
+def test_how_soon_a_threshold_is_reached(tmp_path):
+    for step, slow, fast in ((-1, "1000", "1000"), (10, "1000", "1100"), (20, "1100", "1100")):
+        for method, ends in (("grpo", slow), ("proas", fast)):
+            write_run(tmp_path, method, ends, role="dev", split="valid_seen", step=step)
+    result = report("--out", tmp_path, "--threshold", "0.5")
+    assert result.returncode == 0, result.stderr
+    assert "Steps to 50% of valid_seen" in result.stdout
+    assert "× 2.00" in result.stdout
+    assert report("--out", tmp_path, "--threshold", "0.5", "--format", "csv").returncode == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
