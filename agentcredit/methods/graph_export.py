@@ -15,6 +15,9 @@ from agentcredit.methods.reference_graph import GOAL, INF, ReferenceGraph
 
 Count = int | float
 
+_SHOWN = 4
+"""Actions of an edge that text and DOT name; JSON has all."""
+
 
 @dataclass(frozen=True)
 class Node:
@@ -115,8 +118,10 @@ def to_plain(drawn: Drawing) -> dict[str, Any]:
 
 
 def _actions(edge: Edge, separator: str) -> str:
-    """Actions with their counts; an edge of a written graph has none."""
-    return separator.join(f"{action} ×{count}" for action, count in edge.actions.items() if action)
+    """The most frequent actions with their counts; an edge of a written graph has none."""
+    named = [f"{action} ×{count}" for action, count in edge.actions.items() if action]
+    more = [f"and {len(named) - _SHOWN} more"] if len(named) > _SHOWN else []
+    return separator.join(named[:_SHOWN] + more)
 
 
 def _quoted(lines: Sequence[str]) -> str:
