@@ -100,7 +100,7 @@ class DistilledSource:
     def __init__(self, document: Document, where: str = "the file") -> None:
         """Raises UsageError when the document is not valid; ``where`` names it."""
         self.document, self._where = document, where
-        self._graphs = checked(document, where)
+        self.milestone_graphs = checked(document, where)
 
     @classmethod
     def read(cls, path: Path) -> DistilledSource:
@@ -136,18 +136,18 @@ class DistilledSource:
 
     def graph(self, task: Task, level: Level) -> ReferenceGraph | None:
         """The graph of the task's type; None at the level of instances, and for types that are not in the file."""
-        found = self._graphs.get(task.type) if level == "lifted" else None
+        found = self.milestone_graphs.get(task.type) if level == "lifted" else None
         return found.graph if found else None
 
     def nodes(self, episode: Episode, level: Level) -> list[str | None]:
         """The milestones that the episode's states stand at; the last one of a success is the goal."""
         states = episode_states(episode, level)
-        found = self._graphs.get(episode.task.type) if level == "lifted" else None
+        found = self.milestone_graphs.get(episode.task.type) if level == "lifted" else None
         return [state if state == GOAL else found.milestone(state) for state in states] if found else states
 
     def graphs(self) -> dict[GraphKey, ReferenceGraph]:
         """Every graph of the file."""
-        return {("lifted", self.document.env, kind): found.graph for kind, found in self._graphs.items()}
+        return {("lifted", self.document.env, kind): found.graph for kind, found in self.milestone_graphs.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """The document."""
