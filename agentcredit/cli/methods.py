@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agentcredit.cli.options import AsJson, print_json
+from agentcredit.cli.options import AsJson, print_json, say
 
 _CARDS = Path(__file__).parents[2] / "docs" / "methods"
 """Method cards, where the program runs from its source tree."""
@@ -76,6 +76,63 @@ def check(
                 typer.echo(f"  {sign}  {verdict.invariant}{f': {verdict.detail}' if verdict.detail else ''}")
     if not all(verdict.passed for found in verdicts.values() for verdict in found):
         raise typer.Exit(1)
+
+
+@app.command()
+def distill(
+    env: Annotated[str, typer.Option("--env", help="Environment: see `envs list`.")],
+    out: Annotated[Path, typer.Option("--out", help="JSON file to write; task types that it has already are kept.")],
+    url: Annotated[str, typer.Option("--url", help="OpenAI-compatible endpoint, e.g. http://127.0.0.1:8000/v1.")],
+    model: Annotated[str, typer.Option("--model", help="Model, as the endpoint names it.")],
+    key_env: Annotated[
+        str, typer.Option("--key-env", metavar="NAME", help="Variable with the endpoint's key; it is stored nowhere.")
+    ] = "",
+    types: Annotated[
+        list[str] | None, typer.Option("--type", help="Only this task type; may be repeated. Default: all.")
+    ] = None,
+    demos: Annotated[int, typer.Option("--demos", min=0, help="Expert episodes shown per task type.")] = 2,
+    size: Annotated[str, typer.Option("--size", help="Size of generated games: small or full.")] = "small",
+) -> None:
+    """Have a language model write reference graphs for proas: one question a task type, a second if it is not valid.
+
+    The file is written after every task type; repeating the command goes on where it stopped.
+    """
+    from agentcredit.config import EnvConfig
+    from agentcredit.envs import registry
+    from agentcredit.envs.panels import split_for
+    from agentcredit.errors import UsageError, nearest
+    from agentcredit.files import atomic_write_json
+    from agentcredit.methods.distill import write_graph
+    from agentcredit.methods.distilled import Document, checked, read_document
+    from agentcredit.methods.predicates import vocabulary
+    from agentcredit.policies.chat import Chat
+
+    words, chat = vocabulary(env), Chat(url, model, key_env)
+    document = read_document(out) if out.exists() else Document(format=1, env=env, source=model, graphs={})
+    if document.env != env:
+        raise UsageError(f"{out} has graphs of '{document.env}', not of '{env}': write to another --out.")
+    checked(document, str(out))
+    client = registry.connect(EnvConfig.model_validate({"name": env, "size": size}))
+    try:
+        spec = client.spec()
+        for kind in types or []:
+            if kind not in spec.task_types:
+                raise UsageError(f"'{env}' has no task type '{kind}'.{nearest(kind, spec.task_types)}")
+        tasks = client.tasks(split_for(env, "train"))
+        for kind in types or spec.task_types:
+            if kind in document.graphs:
+                say(f"{kind}: already in {out}")
+                continue
+            chosen = [task for task in tasks if task.type == kind][:demos]
+            episodes = zip(chosen, client.experts([task.id for task in chosen]), strict=True)
+            shown = [(task.goal, episode) for task, episode in episodes if episode is not None]
+            written = write_graph(chat, spec, kind, words, shown)
+            document = document.model_copy(update={"graphs": {**document.graphs, kind: written}})
+            atomic_write_json(out, document.model_dump(mode="json"))
+            say(f"{kind}: {len(written.milestones)} milestones, {len(written.edges)} edges")
+    finally:
+        client.close()
+    typer.echo(str(out))
 
 
 def _card(name: str) -> dict[str, Any]:

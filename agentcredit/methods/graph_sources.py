@@ -1,6 +1,7 @@
 """Where ProAS's reference graphs come from: the policy's own successes, or an expert's episodes (docs/methods/proas.md).
 
-A source answers one question, ``graph(task, level)``. Others (corrupted, distilled) can wrap or stand beside these.
+A source answers one question, ``graph(task, level)``. Written graphs (``distilled``) stand beside these two, and any
+source can be spoilt on purpose (``imperfect``).
 Level ``instance`` is one task's own graph, by ``state_key``; level ``lifted`` is shared by the tasks of one type, by
 ``lifted_key``. In ALFWorld a training game is seen about once, so an instance graph lives on the siblings of its group;
 what a run learns over time gathers in the lifted graphs.
@@ -22,6 +23,9 @@ from agentcredit.methods.reference_graph import GOAL, ReferenceGraph, Step
 Level = Literal["instance", "lifted"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 
+GraphKey = tuple[str, ...]
+"""Whose graph it is: ("instance", "<env>/<split>/<task id>") or ("lifted", env, task type)."""
+
 
 class GraphSource(Protocol):
     """Reference graphs by task."""
@@ -38,6 +42,14 @@ class GraphSource(Protocol):
         """The task's graph, or None where there is none whose goal can be reached."""
         ...
 
+    def nodes(self, episode: Episode, level: Level) -> list[str | None]:
+        """The episode's states s_0..s_T as nodes of the level's graph, None where unknown."""
+        ...
+
+    def graphs(self) -> dict[GraphKey, ReferenceGraph]:
+        """Every graph that there is, those without a way to the goal too."""
+        ...
+
     def state_dict(self) -> dict[str, Any]:
         """JSON-serialisable state."""
         ...
@@ -52,19 +64,23 @@ class GraphStore:
 
     def __init__(self, max_nodes: int, min_count: float, decay: float = 1.0, max_graphs: int = 4096) -> None:
         self.max_nodes, self.min_count, self.decay, self.max_graphs = max_nodes, min_count, decay, max_graphs
-        self._graphs: OrderedDict[tuple[str, ...], ReferenceGraph] = OrderedDict()
+        self._graphs: OrderedDict[GraphKey, ReferenceGraph] = OrderedDict()
 
     def get(self, task: Task, level: Level) -> ReferenceGraph | None:
         """The graph, or None when it is missing or has no way to the goal."""
-        graph = self._graphs.get(_graph_key(task, level))
+        graph = self._graphs.get(graph_key(task, level))
         return graph if graph is not None and graph.reaches_goal else None
+
+    def all(self) -> dict[GraphKey, ReferenceGraph]:
+        """Every graph, the least recently extended first."""
+        return dict(self._graphs)
 
     def insert(self, task: Task, steps_of: Mapping[Level, Sequence[Step]]) -> None:
         """Adds a way through the task to its graph of each level."""
         for level, steps in steps_of.items():
             if not steps:
                 continue
-            key = _graph_key(task, level)
+            key = graph_key(task, level)
             if key not in self._graphs:
                 self._graphs[key] = ReferenceGraph(self.max_nodes, self.min_count)
             self._graphs.move_to_end(key)
@@ -116,6 +132,14 @@ class SelfSource:
     def graph(self, task: Task, level: Level) -> ReferenceGraph | None:
         """See :class:`GraphSource`."""
         return self.store.get(task, level)
+
+    def nodes(self, episode: Episode, level: Level) -> list[str | None]:
+        """The states' own keys."""
+        return episode_states(episode, level)
+
+    def graphs(self) -> dict[GraphKey, ReferenceGraph]:
+        """See :class:`GraphSource`."""
+        return self.store.all()
 
     def state_dict(self) -> dict[str, Any]:
         """See :class:`GraphSource`."""
@@ -172,6 +196,14 @@ class ExpertSource:
         """See :class:`GraphSource`."""
         return self.store.get(task, level)
 
+    def nodes(self, episode: Episode, level: Level) -> list[str | None]:
+        """The states' own keys."""
+        return episode_states(episode, level)
+
+    def graphs(self) -> dict[GraphKey, ReferenceGraph]:
+        """See :class:`GraphSource`."""
+        return self.store.all()
+
     def state_dict(self) -> dict[str, Any]:
         """See :class:`GraphSource`."""
         return {"graphs": self.store.state_dict(), "asked": sorted(self._asked), "given": self._given}
@@ -215,9 +247,10 @@ def expert_steps(episode: ExpertEpisode, level: Level) -> list[Step]:
     return known_steps([*states[:-1], GOAL], [step.action for step in episode.steps])
 
 
+def graph_key(task: Task, level: Level) -> GraphKey:
+    """Whose graph a task uses at a level."""
+    return ("instance", _task_key(task)) if level == "instance" else ("lifted", task.env, task.type)
+
+
 def _task_key(task: Task) -> str:
     return f"{task.env}/{task.split}/{task.id}"
-
-
-def _graph_key(task: Task, level: Level) -> tuple[str, ...]:
-    return ("instance", _task_key(task)) if level == "instance" else ("lifted", task.env, task.type)

@@ -1,6 +1,7 @@
 """ProAS: mask the reward of steps that made no progress, and move the blame to those that led away (docs/methods/proas.md).
 
-Progress is measured on a reference graph of known ways to the goal (``graph_sources``, ``reference_graph``, ``progress``).
+Progress is measured on a reference graph of known ways to the goal (``graph_sources``, ``distilled``, ``imperfect``,
+``reference_graph``, ``progress``).
 On top of any group estimator:
 
     MUI   A_t > 0:                      A'_t = A_t · m_t      m_t = 1 for progress, else a floor
@@ -12,8 +13,10 @@ With a graph that knows nothing (no success yet), or steps whose state is unknow
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -22,6 +25,7 @@ from pydantic import AliasChoices, Field, model_validator
 from agentcredit.episodes import Episode, Group
 from agentcredit.errors import UsageError
 from agentcredit.methods.base import Advantages, Kind, Paper, Params, Tools
+from agentcredit.methods.distilled import DistilledSource
 from agentcredit.methods.graph_sources import (
     LEVELS,
     ExpertSource,
@@ -31,6 +35,7 @@ from agentcredit.methods.graph_sources import (
     SelfSource,
     episode_states,
 )
+from agentcredit.methods.imperfect import Corruption, ImperfectSource
 from agentcredit.methods.proas_metrics import Tally
 from agentcredit.methods.progress import Cost, Deviation, ProgressMode, Verdict, measure
 from agentcredit.methods.projection import project_to_box
@@ -44,9 +49,44 @@ class ProasParams(Params):
         default="both",
         description="Graph of the task itself, of its type (by roles), or both: a step is progress if either says so.",
     )
-    source: Literal["self", "oracle", "demo"] = Field(
+    source: Literal["self", "oracle", "demo", "distilled"] = Field(
         default="self",
-        description="Who shows the way: the policy's own successes, each task's expert, or an expert on a few tasks.",
+        description="Who shows the way: own successes, each task's expert, an expert on a few tasks, or a written graph.",
+    )
+    distilled: str = Field(
+        default="",
+        description="With source=distilled: JSON file of graphs by task type (`methods distill` writes one).",
+    )
+    corrupt_edges: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Spoil the graph: probability that an edge goes missing.",
+        validation_alias=AliasChoices("corrupt_edges", "p_e"),
+    )
+    corrupt_nodes: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Spoil the graph: probability that a node goes missing.",
+        validation_alias=AliasChoices("corrupt_nodes", "p_n"),
+    )
+    corrupt_spurious: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Spoil the graph: false edges added for each true one.",
+        validation_alias=AliasChoices("corrupt_spurious", "p_s"),
+    )
+    corrupt_goal: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Spoil the graph: probability that an edge to the goal starts elsewhere.",
+        validation_alias=AliasChoices("corrupt_goal", "p_g"),
+    )
+    corruption_seed: int = Field(
+        default=0, ge=0, description="Which edges and nodes are spoilt: another draw per seed."
     )
     demos: int = Field(default=10, ge=1, description="With source=demo: demonstrated tasks per task type.")
     edge_scope: Literal["success", "all"] = Field(
@@ -128,6 +168,23 @@ class ProasParams(Params):
             )
         return self
 
+    @model_validator(mode="after")
+    def _a_written_graph_is_named(self) -> ProasParams:
+        if (self.source == "distilled") != bool(self.distilled):
+            raise ValueError(
+                "source=distilled and the file of graphs (distilled=FILE) belong together: give both or none"
+            )
+        if self.source == "distilled" and self.graph == "instance":
+            raise ValueError("a written graph is one of task types: set graph=lifted or both with source=distilled")
+        return self
+
+    @property
+    def corruption(self) -> Corruption:
+        """How the graphs are spoilt; false where they are not."""
+        return Corruption(
+            self.corrupt_edges, self.corrupt_nodes, self.corrupt_spurious, self.corrupt_goal, self.corruption_seed
+        )
+
 
 class Proas:
     """Progress-aware shaping of advantages; keeps its reference graphs from step to step."""
@@ -145,7 +202,9 @@ class Proas:
 
     def __init__(self, params: ProasParams, source: GraphSource | None = None) -> None:
         self.params = params
-        self.source = source or _make_source(params)
+        clean = source or _make_source(params)
+        self._digest = clean.digest if isinstance(clean, DistilledSource) else ""
+        self.source = ImperfectSource(clean, params.corruption) if params.corruption else clean
         self.levels: tuple[Level, ...] = LEVELS if params.graph == "both" else (params.graph,)
 
     def shape(
@@ -170,6 +229,8 @@ class Proas:
             shaped.append([self._shape_episode(episode, a_T, graphs, tools, tally) for episode, a_T in pairs])
         self.source.after(groups, tools)
         metrics.update(tally.metrics())
+        if isinstance(self.source, ImperfectSource) and self.source.changed_share is not None:
+            metrics["proas/corrupted_edges_share"] = self.source.changed_share
         metrics["proas/seconds"] = time.perf_counter() - started
         return shaped
 
@@ -177,6 +238,8 @@ class Proas:
         """The main choices, and every other one that differs from its default."""
         shown = dict.fromkeys(("graph", "source", "progress", "deviation", "kappa", "eta_novel"))
         values = {name: getattr(self.params, name) for name in shown} | self.params.changed()
+        if self.params.distilled:
+            values["distilled"] = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', Path(self.params.distilled).stem)}@{self._digest}"
         parts = [
             f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in values.items()
         ]
@@ -202,7 +265,7 @@ class Proas:
         actions = [turn.action for turn in episode.turns]
         views = [
             measure(
-                episode_states(episode, level),
+                self.source.nodes(episode, level),
                 actions,
                 graph,
                 d_max=float(p.d_max or tools.max_turns),
@@ -210,6 +273,8 @@ class Proas:
                 deviation=p.deviation,
                 slack=p.slack,
                 cost=p.cost,
+                # Many states stand at one milestone, where a search would never meet anything new.
+                visited=_finest_states(episode) if p.source == "distilled" else None,
             )
             for level, graph in graphs.items()
             if graph is not None and actions
@@ -272,12 +337,20 @@ def penalty_weights(
 
 
 def _make_source(p: ProasParams) -> GraphSource:
+    if p.source == "distilled":
+        return DistilledSource.read(Path(p.distilled))
     if p.source == "self":
         store = GraphStore(p.max_nodes, p.min_count, p.decay, p.max_graphs)
         return SelfSource(store, p.edge_scope, p.update_order)
     # An expert's way is shown once, so a threshold on counts would hide it.
     store = GraphStore(p.max_nodes, min(p.min_count, 1.0), max_graphs=p.max_graphs)
     return ExpertSource(store, p.demos if p.source == "demo" else None)
+
+
+def _finest_states(episode: Episode) -> list[str | None]:
+    """Each state by its own key, or by its lifted one where that is unknown."""
+    pairs = zip(episode_states(episode, "instance"), episode_states(episode, "lifted"), strict=True)
+    return [fine if fine is not None else coarse for fine, coarse in pairs]
 
 
 def _require_keys(groups: Sequence[Group], levels: Sequence[Level]) -> None:

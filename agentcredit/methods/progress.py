@@ -79,13 +79,17 @@ def measure(
     deviation: Deviation = "regret",
     slack: bool = False,
     cost: Cost = "shortest",
+    visited: Sequence[str | None] | None = None,
 ) -> Progress:
-    """Progress of an episode's states s_0..s_T (the goal last, if it succeeded) on a graph that has a way to the goal."""
+    """Progress of an episode's states s_0..s_T (the goal last, if it succeeded) on a graph that has a way to the goal.
+
+    ``visited`` are finer names of the states, by which it is judged whether one is new; by default ``states`` themselves.
+    """
     distance_T1 = trajectory_distances(states, actions, graph, d_max, cost)
     gained_T = distance_T1[:-1] - distance_T1[1:]
     on_graph = graph.goal_distances()
     known = [s for s in states if s is not None]
-    novel_T = _novelty(states)
+    novel_T = _novelty(states if visited is None else visited)
     return Progress(
         distance=distance_T1,
         on_map=float(np.mean([s in on_graph for s in known])) if known else 0.0,

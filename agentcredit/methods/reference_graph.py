@@ -7,7 +7,7 @@ by the actions that were seen to lead from u to v, with counts. :data:`GOAL` is 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,9 @@ INF = float("inf")
 
 Step = tuple[str, str, str]
 """A transition: state, action, next state."""
+
+Transition = tuple[str, str, dict[str, float]]
+"""An edge with what it is known by: state, next state, and how often each action led there."""
 
 
 class ReferenceGraph:
@@ -34,6 +37,24 @@ class ReferenceGraph:
         self._edges: dict[str, dict[str, dict[str, float]]] = {}  # u → v → action → count
         self._recency: OrderedDict[str, None] = OrderedDict()
         self._cache: tuple[dict[str, float], dict[str, set[str]]] | None = None
+
+    @classmethod
+    def of(cls, transitions: Iterable[Transition], min_count: float = 1.0) -> ReferenceGraph:
+        """A graph of these counted transitions; nothing is forgotten. Counts of an edge that comes twice are added."""
+        graph = cls(min_count=min_count)
+        for u, v, actions in transitions:
+            known = graph._edges.setdefault(u, {}).setdefault(v, {})
+            for action, count in actions.items():
+                known[action] = known.get(action, 0.0) + count
+            graph._recency |= dict.fromkeys((u, v))
+        graph.max_nodes = max(graph.max_nodes, graph.n_nodes)
+        return graph
+
+    def transitions(self) -> Iterator[Transition]:
+        """All edges with their actions' counts, those that stay in their state and those below ``min_count`` too."""
+        for u, followers in self._edges.items():
+            for v, actions in followers.items():
+                yield u, v, dict(actions)
 
     def insert(self, steps: Iterable[Step]) -> None:
         """Adds one to the count of every transition. Steps that stay in their state are kept: they have a probability."""
@@ -68,6 +89,10 @@ class ReferenceGraph:
             for v, actions in followers.items()
             if u != v and sum(actions.values()) >= self.min_count
         }
+
+    def nodes(self) -> list[str]:
+        """All nodes, the goal included, the least recently inserted first."""
+        return list(self._recency)
 
     @property
     def n_nodes(self) -> int:

@@ -100,12 +100,30 @@ def load_latest(folder: Path) -> Checkpoint | None:
     Raises:
         MissingError: there are checkpoints and all are broken.
     """
+    path = _newest_whole(folder)
+    return _load(path) if path else None
+
+
+def latest_values(folder: Path) -> tuple[int, dict[str, Any]] | None:
+    """Step and JSON values (the method's state among them) of the newest whole checkpoint, without its tensors.
+
+    Raises:
+        MissingError: there are checkpoints and all are broken.
+    """
+    path = _newest_whole(folder)
+    if path is None:
+        return None
+    state = json.loads((path / _STATE).read_bytes())
+    return state["step"], state["extra"]
+
+
+def _newest_whole(folder: Path) -> Path | None:
     steps = _steps(folder)
     problems: list[str] = []
     for step in sorted(steps, reverse=True):
         problem = problem_of(steps[step])
         if problem is None:
-            return _load(steps[step])
+            return steps[step]
         _log.warning("Checkpoint %s is broken (%s); using the one before it.", steps[step], problem)
         problems.append(f"{steps[step].name}: {problem}")
     if problems:

@@ -14,7 +14,6 @@ from agentcredit.errors import UsageError
 from agentcredit.methods.graph_sources import GraphStore, SelfSource
 from agentcredit.methods.grpo import Grpo, GrpoParams
 from agentcredit.methods.proas import Proas, ProasParams, penalty_weights
-from agentcredit.methods.reference_graph import GOAL, ReferenceGraph
 from agentcredit.methods.registry import build
 from tests.methods.build import episode, group, random_groups, task, tools, turn, walk
 
@@ -195,47 +194,12 @@ def test_budgets_signs_and_bounds_on_random_episodes(params, base, seed, by_toke
         assert all(np.isfinite(value) for value in metrics.values())
 
 
-class Corrupted:
-    """A source that deletes, redirects and invents edges of another (the ``imperfect`` graphs of the paper)."""
-
-    def __init__(self, source, rng, share):
-        self.source, self.rng, self.share = source, rng, share
-
-    def before(self, groups, tools):
-        self.source.before(groups, tools)
-
-    def after(self, groups, tools):
-        self.source.after(groups, tools)
-
-    def graph(self, task, level):
-        whole = self.source.graph(task, level)
-        if whole is None:
-            return None
-        edges = sorted(whole.edges())
-        nodes = sorted({n for edge in edges for n in edge} - {GOAL})
-        damaged = ReferenceGraph()
-        for u, v in edges:
-            if self.rng.random() >= self.share:
-                damaged.insert([(u, "go", v)])
-            elif self.rng.random() < 0.5:
-                damaged.insert([(u, "go", str(self.rng.choice(nodes)))])
-        damaged.insert([(str(self.rng.choice(nodes)), "jump", GOAL)])
-        return damaged
-
-    def state_dict(self):
-        return self.source.state_dict()
-
-    def load_state_dict(self, state):
-        self.source.load_state_dict(state)
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([0.1, 0.3, 0.5, 1.0]), st.sampled_from(["shortest", "expected"]))
 def test_corrupted_graphs_never_give_nan_and_still_conserve(seed, share, cost):
-    rng = np.random.default_rng(seed)
-    groups = random_groups(rng)
-    source = Corrupted(SelfSource(GraphStore(100, 1.0), "success", "before"), rng, share)
-    shaped = shape(groups, source=source, metrics=(metrics := {}), graph="both", cost=cost)
+    groups = random_groups(np.random.default_rng(seed))
+    spoilt = {f"corrupt_{what}": share for what in ("edges", "nodes", "spurious", "goal")}
+    shaped = shape(groups, metrics=(metrics := {}), graph="both", cost=cost, corruption_seed=seed, **spoilt)
     assert np.all(np.isfinite(flat(shaped)))
     assert metrics.get("proas/conservation_error", 0.0) < 1e-6
 

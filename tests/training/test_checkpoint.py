@@ -229,3 +229,12 @@ def _save_in_a_child(folder: Path, step: int, die_at: int) -> int:
         save(folder, step)
     finally:
         os._exit(0 if (folder / "latest").read_text() == f"step-{step:06d}\n" else 1)
+
+
+def test_values_alone_are_of_the_newest_whole_checkpoint(tmp_path):
+    assert checkpoint.latest_values(tmp_path) is None
+    save(tmp_path, 1)
+    newest = save(tmp_path, 2)
+    assert checkpoint.latest_values(tmp_path) == (2, {"step": 2})
+    (newest / "model.safetensors").write_bytes(b"")
+    assert checkpoint.latest_values(tmp_path) == (1, {"step": 1})
