@@ -50,9 +50,9 @@ class Chat:
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.base_url)
-        if "@" in parts.netloc:
+        if "@" in parts.netloc or parts.query:  # not repeated in the message: it may be a secret
             raise UsageError(
-                "The address of an endpoint may not hold a name or password; name a variable with the key."
+                "The address of an endpoint may not hold a password or a query; name a variable with the key."
             )
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.fragment:
             raise UsageError(
