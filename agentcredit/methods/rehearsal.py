@@ -90,8 +90,8 @@ class Words:
         return [self.words.index(word) for word in text.split()]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The words of ids."""
-        return self.read(ids)
+        """The words of ids, the end mark left out."""
+        return self.read(i for i in ids if i != self.end_id)
 
     def aside(self, user: str) -> list[int]:
         """The words, and the mark."""

@@ -73,7 +73,7 @@ class RwmlParams(Params):
         default=0.5,
         ge=0,
         lt=1,
-        description="Share of the first step's predictions that is to be right: sets tau once (ours); 0: tau as given.",
+        description="Share of predictions that is to be right in the first step that tells any apart: sets tau once (ours); 0: tau as given.",
     )
     easy_keep: float = Field(
         default=0.1,
@@ -100,7 +100,7 @@ class Rwml:
     name: ClassVar[str] = "rwml"
     kind: ClassVar[Kind] = "auxiliary"
     Params: ClassVar[type[RwmlParams]] = RwmlParams
-    paper: ClassVar[Paper] = Paper("RWML: Reinforcement World Model Learning for LLM-based Agents", "2602.05842", "2026")
+    paper: ClassVar[Paper] = Paper("Reinforcement World Model Learning for LLM-based Agents", "2602.05842", "2026")
     summary: ClassVar[str] = "First rewards the policy for foreseeing what the environment answers, then trains the base."
     neutral: ClassVar[Mapping[str, Any]] = {"lambda": 0.0}
     trial: ClassVar[Mapping[str, Any]] = {"phase_steps": 0}
@@ -299,12 +299,14 @@ def rouge_l(said: str, actual: str) -> float:
     return 2 * longest[-1] / (len(a) + len(b))
 
 
-def threshold(distances: np.ndarray, share: float) -> float:
-    """τ below which a share of the distances lies, as nearly as ties allow: halfway to the next larger one."""
-    ordered = np.unique(distances)
-    reached = np.sort(distances)[max(0, int(np.ceil(share * len(distances))) - 1)]
-    larger = ordered[ordered > reached]
-    return float((reached + larger[0]) / 2) if len(larger) else float(np.nextafter(reached, np.inf))
+def threshold(distances: np.ndarray, share: float) -> float | None:
+    """τ halfway between two neighbouring distances, with nearly this share below it; None where all are alike."""
+    ordered, counts = np.unique(distances, return_counts=True)
+    if len(ordered) < 2:
+        return None
+    below = np.cumsum(counts)[:-1] / len(distances)
+    k = int(np.argmin(np.abs(below - share)))
+    return float((ordered[k] + ordered[k + 1]) / 2)
 
 
 def _key(observation: str, action: str, answer: str) -> str:
