@@ -11,7 +11,7 @@ from agentcredit.config import RunConfig
 from agentcredit.envs.base import EnvClient, EnvSpec, TaskInfo
 from agentcredit.envs.panels import build_panel
 from agentcredit.episodes import Layout, Task
-from agentcredit.policies.base import Request
+from agentcredit.policies.base import Request, Response
 from agentcredit.policies.dialogue import Template
 from agentcredit.policies.models import SMOLLM2, TINY, load, smollm2_folder
 from agentcredit.policies.prompts import Prompts
@@ -73,23 +73,27 @@ class Engine:
         return TokenSpeaker(self.policy, self.template, stage.prompts, sampling)
 
     def generate(
-        self, config: RunConfig, prompts: Sequence[Sequence[int]], keys: Sequence[tuple[str | int, ...]]
-    ) -> list[tuple[int, ...]]:
+        self,
+        config: RunConfig,
+        prompts: Sequence[Sequence[int]],
+        keys: Sequence[tuple[str | int, ...]],
+        max_new_tokens: int | None = None,
+    ) -> list[Response]:
         """Free responses to prompts of a method's own, sampled as in the rollout; the noise depends on the key alone."""
         requests = [
             Request(
                 session="/".join(map(str, key)),
                 context_ids=list(prompt),
                 noise_key=key,
-                max_new_tokens=config.policy.max_new_tokens,
+                max_new_tokens=max_new_tokens or config.policy.max_new_tokens,
                 temperature=config.policy.temperature,
             )
             for prompt, key in zip(prompts, keys, strict=True)
         ]
-        answers: list[tuple[int, ...]] = []
+        answers: list[Response] = []
         for start in range(0, len(requests), GENERATED_TOGETHER):
             part = requests[start : start + GENERATED_TOGETHER]
-            answers += [response.ids for response in self.policy.answer(part)]
+            answers += self.policy.answer(part)
         return answers
 
 

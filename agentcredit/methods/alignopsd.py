@@ -38,7 +38,14 @@ from agentcredit.methods.correspondence import (
     weigh_sources,
 )
 from agentcredit.methods.segments import Weighting, bounded_densities, segment, threshold_of, turn_densities
-from agentcredit.methods.teacher import BOUND, action_list, answering, context_rows, success_of_another
+from agentcredit.methods.teacher import (
+    BOUND,
+    action_list,
+    answering,
+    context_rows,
+    success_of_another,
+    teacher_prompt,
+)
 from agentcredit.policies.actions import parse
 from agentcredit.training.rows import Row
 
@@ -230,7 +237,7 @@ class Alignopsd:
         answers = iter(generate([prompt for prompt, _ in prompts], [key for _, key in prompts]))
         for block in blocks:
             for _ in block.turns:
-                said = parse(template.decode(next(answers)))
+                said = parse(template.decode(next(answers).ids))
                 block.thought_M.append(" ".join(said.thought.split()))
                 block.action_M.append(said.action)
             own = [" ".join(_turn(groups, block, m).thought.split()) for m in range(len(block.turns))]
@@ -391,19 +398,6 @@ class Alignopsd:
         for kind in kinds:
             kinds[kind] += len(getattr(made, kind))
         return made.segments
-
-
-def teacher_prompt(template: Conversation, episode: Episode, t: int, note: str | None) -> list[int]:
-    """All that the teacher has before it at a turn: the student's context, and the note before the start of the answer."""
-    begin = t
-    if episode.layout == "dialogue":
-        while begin > 0 and not episode.turns[begin].truncated_turns:
-            begin -= 1
-    ids = [token for turn in episode.turns[begin:t] for token in (*turn.prompt_ids, *turn.response_ids)]
-    ids += episode.turns[t].prompt_ids
-    if note is None:
-        return ids
-    return [*ids[: len(ids) - len(template.answer_mark)], *template.aside(note)]
 
 
 def random_segments(n: int, shortest: int, longest: int, rng: np.random.Generator) -> list[tuple[int, int]]:

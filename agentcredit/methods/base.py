@@ -20,6 +20,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict
 
 from agentcredit.envs.base import ExpertEpisode
 from agentcredit.episodes import Group
+from agentcredit.policies.base import Response
 from agentcredit.training.rows import Row
 
 Advantages = list[list[np.ndarray]]
@@ -90,6 +91,19 @@ class Conversation(Protocol):
         ...
 
 
+class Generate(Protocol):
+    """Samples responses to prompts of a method's own."""
+
+    def __call__(
+        self,
+        prompts: Sequence[Sequence[int]],
+        keys: Sequence[tuple[str | int, ...]],
+        max_new_tokens: int | None = None,
+    ) -> list[Response]:
+        """One response a prompt, with the log-probs it was sampled with; None: as many tokens as the rollout's at most."""
+        ...
+
+
 @dataclass(frozen=True)
 class Tools:
     """What a method may ask of the trainer. Engines that a run does not offer are None.
@@ -112,7 +126,7 @@ class Tools:
     max_turns: int
     score: Callable[[Sequence[tuple[Sequence[int], Sequence[int]]]], list[np.ndarray]] | None = None
     logprobs: Callable[[Sequence[Row]], list[np.ndarray]] | None = None
-    generate: Callable[[Sequence[Sequence[int]], Sequence[tuple[str | int, ...]]], list[tuple[int, ...]]] | None = None
+    generate: Generate | None = None
     embed: Callable[[Sequence[str]], np.ndarray] | None = None
     expert: Callable[[str], ExpertEpisode | None] | None = None
     template: Conversation | None = None
@@ -147,7 +161,8 @@ class Method(Protocol):
 
     It may also have ``defaults``, full configuration keys with the values that belong to the method (``loss.clip_high`` of
     dapo): they stand above the environment's and the model's defaults and below everything that is given. And for
-    ``methods check``: ``neutral``, parameters with which it is its base, and ``conserves``, what it only moves.
+    ``methods check``: ``neutral``, parameters with which it is its base, ``conserves``, what it only moves, and ``trial``,
+    parameters to be tried with, where the defaults leave out what is worth trying.
     """
 
     name: ClassVar[str]

@@ -1,7 +1,8 @@
 """What every method has to keep, tried on random episodes: ``agentcredit methods check``, for a user's own method too.
 
 Each invariant takes a way to make the method and raises :class:`Broken` with what it saw. A method declares what only some
-keep: ``neutral``, parameters that give the base back, and ``conserves``, what it only moves.
+keep: ``neutral``, parameters that give the base back, and ``conserves``, what it only moves. ``trial`` names parameters
+to be tried with, where the defaults leave out what is worth trying.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Subject:
     def made(self, **params: Any) -> Composition:
         """The method with these parameters, on grpo where it is none itself; the penalty of invalid actions is off."""
         factory: Any = self.cls
-        part = factory(self.cls.Params.model_validate(params))
+        part = factory(self.cls.Params.model_validate({**getattr(self.cls, "trial", {}), **params}))
         if self.cls.kind == "estimator":
             return Composition(part, invalid_mode="off")
         base: Any = Grpo(GrpoParams())

@@ -35,6 +35,7 @@ _BUILT_IN = {
     "proas": "agentcredit.methods.proas:Proas",
     "rlsd": "agentcredit.methods.rlsd:Rlsd",
     "rloo": "agentcredit.methods.rloo:Rloo",
+    "rwml": "agentcredit.methods.rwml:Rwml",
     "sdar": "agentcredit.methods.sdar:Sdar",
     "stepopsd": "agentcredit.methods.stepopsd:Stepopsd",
 }

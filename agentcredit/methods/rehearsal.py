@@ -14,6 +14,7 @@ import numpy as np
 from agentcredit.envs.base import ExpertEpisode, ExpertStep, StepResult
 from agentcredit.episodes import Episode, Group, StopReason, Task, Turn
 from agentcredit.methods.base import Tools
+from agentcredit.policies.base import Response
 from agentcredit.training.rows import Row
 
 MARK = 1
@@ -89,8 +90,8 @@ class Words:
         return [self.words.index(word) for word in text.split()]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The words of ids."""
-        return self.read(ids)
+        """The words of ids, the end mark left out."""
+        return self.read(i for i in ids if i != self.end_id)
 
     def aside(self, user: str) -> list[int]:
         """The words, and the mark."""
@@ -109,8 +110,11 @@ def rehearsal_tools(seed: int = 0, step: int = 0, max_turns: int = 8) -> Tools:
         taste = zlib.crc32(words.read(row.ids.tolist()).encode()) % 1000 / 1000
         return np.where(row.sampled, -0.2 - 2 * taste, 0.0).astype(np.float32)
 
-    def generate(prompts: Sequence[Sequence[int]], keys: Sequence[tuple[str | int, ...]]) -> list[tuple[int, ...]]:
-        return [tuple(words.encode(f"<think> towards s{key[-1]} </think> <action> go </action>")) for key in keys]
+    def generate(
+        prompts: Sequence[Sequence[int]], keys: Sequence[tuple[str | int, ...]], max_new_tokens: int | None = None
+    ) -> list[Response]:
+        said = [tuple(words.encode(f"<think> towards s{key[-1]} </think> <action> go </action>")) for key in keys]
+        return [Response("", ids, np.full(len(ids), -1.0, dtype=np.float32), finished=True) for ids in said]
 
     def embed(texts: Sequence[str]) -> np.ndarray:
         vectors = np.array([[1.0, *np.frombuffer(f"{text:16.16}".encode(), np.uint8) % 7] for text in texts]).reshape(

@@ -39,6 +39,19 @@ class Contexts:
         return _silent_before(question, said, (row, end - (len(template.answer_mark) if note is not None else 0)))
 
 
+def teacher_prompt(template: Conversation, episode: Episode, t: int, note: str | None) -> list[int]:
+    """All that the teacher has before it at a turn: the student's context, and the note before the start of the answer."""
+    begin = t
+    if episode.layout == "dialogue":
+        while begin > 0 and not episode.turns[begin].truncated_turns:
+            begin -= 1
+    ids = [token for turn in episode.turns[begin:t] for token in (*turn.prompt_ids, *turn.response_ids)]
+    ids += episode.turns[t].prompt_ids
+    if note is None:
+        return ids
+    return [*ids[: len(ids) - len(template.answer_mark)], *template.aside(note)]
+
+
 def answering(asked: int, row: Row, said: Turn, other: Turn) -> Row:
     """Another response in the place of ``said``, where the row numbered ``asked`` ends with that one."""
     assert row.prefix is not None

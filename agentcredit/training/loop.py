@@ -94,8 +94,8 @@ class Trainer:
             max_turns=self.stage.max_turns,
             score=self.engine.policy.score,
             logprobs=self.learner.logprobs,
-            generate=lambda prompts, keys: self.engine.generate(
-                self.config, prompts, [(self.config.seed, "method", step, *key) for key in keys]
+            generate=lambda prompts, keys, max_new_tokens=None: self.engine.generate(
+                self.config, prompts, [(self.config.seed, "method", step, *key) for key in keys], max_new_tokens
             ),
             embed=self.encoder,
             expert=lambda task_id: self.stage.client.experts([task_id])[0],

@@ -2,7 +2,8 @@
 
     L = Σ_i w_i ℓ_i  +  Σ_i v_i nll_i  +  β Σ_i w_i kl_i
 
-``w_i`` is the aggregation's weight of sampled token i: token-mean gives every token 1/(sampled tokens). It is computed
+``w_i`` is the aggregation's weight of sampled token i: token-mean gives every token 1/(sampled tokens). What a method had
+sampled beside the episodes is a part of its own (``Row.part``), with its own counts and a weight. ``w_i`` is computed
 over all rows of an update before the first micro-batch, so the gradient is the same for any micro-batch size and any
 number of ranks: each just adds up its own tokens. ``v_i`` is the cross-entropy weight as the method gave it; a method
 normalises its own stream (Σ v = 1 in CoPE), so the denominator here is 1.
@@ -148,6 +149,6 @@ def carries_signal(row: Row) -> bool:
 
 
 def weights_of(rows: Sequence[Row], config: LossConfig) -> list[np.ndarray]:
-    """:func:`token_weights` of every row, the denominators counted over all of them."""
-    totals = Denominators.of(rows)
-    return [token_weights(row.sampled, totals, config) for row in rows]
+    """:func:`token_weights` of every row times its weight, the denominators counted over all rows of its part."""
+    totals = {part: Denominators.of(row for row in rows if row.part == part) for part in {row.part for row in rows}}
+    return [row.weight * token_weights(row.sampled, totals[row.part], config) for row in rows]

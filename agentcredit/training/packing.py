@@ -7,7 +7,7 @@ padded tokens. The order depends on the rows alone, which keeps a CPU run reprod
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -73,13 +73,15 @@ def materialise(rows: Sequence[Row]) -> list[Row]:
             raise ValueError(f"row {index} continues the first {length} tokens of row {parent}, which do not exist")
         silent = np.zeros(length, dtype=np.float32)
         whole.append(
-            Row(
+            replace(
+                row,
                 ids=np.concatenate([whole[parent].ids[:length], row.ids]),
                 sampled=np.concatenate([silent.astype(bool), row.sampled]),
                 rollout_logprobs=np.concatenate([silent, row.rollout_logprobs]),
                 advantage=np.concatenate([silent, row.advantage]),
                 ce_weight=np.concatenate([silent, row.ce_weight]),
                 allowed=None if row.allowed is None else (None,) * length + row.allowed,
+                prefix=None,
             )
         )
     return whole

@@ -31,6 +31,8 @@ class Row:
                          None when no token was restricted. The learner renormalises over the same ids.
     ``prefix``           None, or (index of the row in the batch, length): the row continues that row's first ``length``
                          tokens, and ``ids`` holds only what follows (CoPE's forecasts).
+    ``part``, ``weight`` the policy loss is a sum of parts, each divided by its own rows' counts and then multiplied by
+                         ``weight``: sampled tokens beside the episodes' (RWML's predictions) do not thin these out.
     """
 
     ids: np.ndarray
@@ -40,6 +42,8 @@ class Row:
     ce_weight: np.ndarray
     allowed: tuple[tuple[int, ...] | None, ...] | None = None
     prefix: tuple[int, int] | None = None
+    part: str = ""
+    weight: float = 1.0
 
     def __len__(self) -> int:
         return len(self.ids)

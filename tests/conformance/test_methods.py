@@ -24,7 +24,7 @@ pytestmark = pytest.mark.parametrize("name", names())
 
 
 def make(name, **params):
-    return build(MethodConfig(name=name, params=params))
+    return build(MethodConfig(name=name, params={**getattr(get(name), "trial", {}), **params}))
 
 
 def tokens_of(assignment: Assignment) -> list[list[list[list[float]]]]:

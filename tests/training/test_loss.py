@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 import json
 from pathlib import Path
 
@@ -105,6 +106,19 @@ def test_weights_by_hand():
     assert weights("seq-mean-token-sum") == [0.5] * 4
     assert weights("seq-mean-token-sum-norm") == [0.1] * 4  # two rows with tokens, the longest row has 5
     assert weights("seq-mean-token-sum-norm", norm_length=10) == [0.05] * 4
+
+
+@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean"])
+def test_parts_are_averaged_apart(aggregation):
+    config = LossConfig(aggregation=aggregation)
+    episodes = [mask_only([0, 1, 1, 1]), mask_only([0, 1])]
+    predictions = [replace(mask_only(mask), part="own", weight=0.5) for mask in ([0, 1, 1], [0, 0, 1])]
+    alone, both = weights_of(episodes, config), weights_of([*episodes, *predictions], config)
+    for ours, theirs in zip(alone, both, strict=False):
+        np.testing.assert_array_equal(ours, theirs)
+    third = 0.5 / 3 if aggregation == "token-mean" else 0.5 / 4  # half of a mean over three tokens, or two rows
+    np.testing.assert_allclose(both[2], [0, third, third])
+    np.testing.assert_allclose(both[3], [0, 0, 0.5 / 3 if aggregation == "token-mean" else 0.5 / 2])
 
 
 @pytest.mark.parametrize(

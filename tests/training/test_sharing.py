@@ -26,6 +26,12 @@ def forecast(make_rows: Any, length: int, seed: int, prefix: tuple[int, int]) ->
     )
 
 
+def prediction(make_rows: Any, length: int, seed: int, prefix: tuple[int, int]) -> Row:
+    """A sampled row, a part of the policy loss of its own, that continues another."""
+    (row,) = make_rows([length], seed=seed, restricted=0.0, ce=0.0)
+    return dataclasses.replace(row, prefix=prefix, part="own", weight=0.5)
+
+
 @pytest.fixture
 def rows(make_rows: Any) -> list[Row]:
     """Three episodes with forecasts at several places: one without advantage, one fork of a fork, one without any."""
@@ -41,6 +47,8 @@ def rows(make_rows: Any) -> list[Row]:
         forecast(make_rows, 9, 2, (0, 30)),
         forecast(make_rows, 4, 3, (1, 17)),
         forecast(make_rows, 5, 4, (3, 4)),
+        prediction(make_rows, 7, 5, (0, 21)),
+        prediction(make_rows, 5, 6, (1, 9)),
     ]
 
 
@@ -84,10 +92,10 @@ def test_a_context_goes_through_the_model_once(make_model: Any, rows: list[Row])
         return sum(seen)
 
     # Written out: 30 + 12 and the forecasts with their contexts (the silent episode has no row of its own to run).
-    assert tokens(False) == 30 + 12 + (1 + 6) + (30 + 9) + (17 + 4) + (4 + 5)
+    assert tokens(False) == 30 + 12 + (1 + 6) + (30 + 9) + (17 + 4) + (4 + 5) + (21 + 7) + (9 + 5)
     # Shared: each episode once, the forecasts' own tokens; the fork of a fork has its context
     # written out, because a line has one root.
-    assert tokens(True) == 30 + 12 + 41 + 6 + 9 + 4 + (4 + 5)
+    assert tokens(True) == 30 + 12 + 41 + 6 + 9 + 4 + (4 + 5) + 7 + 5
 
 
 def test_no_row_is_continued_no_mask_is_made(make_rows: Any):
