@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -151,10 +150,4 @@ def _engine(run: RunDir, config: RunConfig, stage: Stage, weights: Path | None, 
     has_tokenizer = (weights / "tokenizer.json").is_file()
     model, tokenizer = load(config.policy, weights if has_tokenizer else config.policy.model)
     template = Template(tokenizer, config.policy.model)
-    return Engine(model, template, TransformersPolicy(model, template), WarmStart(weights, _start_hash(run)))
-
-
-def _start_hash(run: RunDir) -> str:
-    """Hash of the weights that training started from, as its attempts noted it."""
-    attempts = json.loads((run.path / "repro.json").read_text())["attempts"]
-    return next((record["warm_start"] for record in reversed(attempts) if record.get("warm_start")), "")
+    return Engine(model, template, TransformersPolicy(model, template), WarmStart(weights, run.warm_start))

@@ -197,6 +197,12 @@ class RunDir:
         """Id of the MLflow run that all attempts share; empty before the first has one."""
         return self.info()["mlflow_run_id"]
 
+    @property
+    def warm_start(self) -> str:
+        """Hash of the weights that training started from, as its attempts noted it; empty before they have."""
+        attempts = json.loads((self.path / "repro.json").read_text())["attempts"]
+        return next((record["warm_start"] for record in reversed(attempts) if record.get("warm_start")), "")
+
     def set_mlflow_run_id(self, run_id: str) -> None:
         """Remembers the MLflow run for the next attempt."""
         atomic_write_json(self.path / "run.json", {**self.info(), "mlflow_run_id": run_id})
