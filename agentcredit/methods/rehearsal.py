@@ -109,7 +109,13 @@ def rehearsal_tools(seed: int = 0, step: int = 0, max_turns: int = 8) -> Tools:
         taste = zlib.crc32(words.read(row.ids.tolist()).encode()) % 1000 / 1000
         return np.where(row.sampled, -0.2 - 2 * taste, 0.0).astype(np.float32)
 
-    def generate(prompts: Sequence[Sequence[int]], keys: Sequence[tuple[str | int, ...]]) -> list[tuple[int, ...]]:
+    def generate(
+        prompts: Sequence[Sequence[int]],
+        keys: Sequence[tuple[str | int, ...]],
+        *,
+        temperature: float | None = None,
+        max_new_tokens: int | None = None,
+    ) -> list[tuple[int, ...]]:
         return [tuple(words.encode(f"<think> towards s{key[-1]} </think> <action> go </action>")) for key in keys]
 
     def embed(texts: Sequence[str]) -> np.ndarray:
