@@ -77,16 +77,20 @@ class Engine:
         config: RunConfig,
         prompts: Sequence[Sequence[int]],
         keys: Sequence[tuple[str | int, ...]],
+        temperature: float | None = None,
         max_new_tokens: int | None = None,
     ) -> list[Response]:
-        """Free responses to prompts of a method's own, sampled as in the rollout; the noise depends on the key alone."""
+        """Free responses to prompts of a method's own; the noise depends on the key alone.
+
+        ``temperature`` and ``max_new_tokens`` are the rollout's where they are None.
+        """
         requests = [
             Request(
                 session="/".join(map(str, key)),
                 context_ids=list(prompt),
                 noise_key=key,
-                max_new_tokens=max_new_tokens or config.policy.max_new_tokens,
-                temperature=config.policy.temperature,
+                max_new_tokens=config.policy.max_new_tokens if max_new_tokens is None else max_new_tokens,
+                temperature=config.policy.temperature if temperature is None else temperature,
             )
             for prompt, key in zip(prompts, keys, strict=True)
         ]

@@ -183,6 +183,11 @@ class TrainConfig(Section):
         default=True,
         description="Compute a context once for all rows that continue it (CoPE's forecasts); changes nothing but time.",
     )
+    stream_norms_every: int = Field(
+        default=0,
+        ge=0,
+        description="Steps between measurements of the gradients' norms of policy gradient and cross-entropy, each by itself; costs such a step two passes more. 0: never.",
+    )
     eval_every: int = Field(
         default=10, ge=0, description="Steps between evaluations on the dev panel; 0: only at the end."
     )
@@ -273,5 +278,5 @@ _NOT_IN_FINGERPRINT: Any = {
     "track": True,
     "compare": True,
     "env": {"processes", "instances", "call_timeout", "retries", "max_failure_share", "cache", "cache_mb"},
-    "train": {"checkpoint_every", "keep_checkpoints", "save_episodes"},
+    "train": {"checkpoint_every", "keep_checkpoints", "save_episodes", "stream_norms_every"},
 }

@@ -55,8 +55,8 @@ class Offline:
             max_turns=self._max_turns,
             score=lambda pairs: self._engine(step).policy.score(pairs),
             logprobs=lambda rows: self._logprobs(step, rows),
-            generate=lambda prompts, keys, max_new_tokens=None: self._engine(step).generate(
-                config, prompts, [(*key, *own) for own in keys], max_new_tokens
+            generate=lambda prompts, keys, *, temperature=None, max_new_tokens=None: self._engine(step).generate(
+                config, prompts, [(*key, *own) for own in keys], temperature, max_new_tokens
             ),
             embed=lambda texts: self._encoder(texts),
             expert=self._expert,

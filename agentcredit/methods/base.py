@@ -92,15 +92,24 @@ class Conversation(Protocol):
 
 
 class Generate(Protocol):
-    """Samples responses to prompts of a method's own."""
+    """Responses of the rollout's weights to prompts of a method's own, unrestricted."""
 
     def __call__(
         self,
         prompts: Sequence[Sequence[int]],
         keys: Sequence[tuple[str | int, ...]],
+        *,
+        temperature: float | None = None,
         max_new_tokens: int | None = None,
     ) -> list[Response]:
-        """One response a prompt, with the log-probs it was sampled with; None: as many tokens as the rollout's at most."""
+        """One response per prompt, with the log-probs it was sampled with; the noise depends on its key, the seed and the step alone.
+
+        Args:
+            prompts: whole contexts; those of one episode one after another, so that what they share is computed once.
+            keys: one per prompt, none twice.
+            temperature: of sampling, 0 for the likeliest token; None: the rollout's.
+            max_new_tokens: tokens that a response may take; None: the rollout's.
+        """
         ...
 
 
@@ -112,8 +121,7 @@ class Tools:
     ``score``     (prompt_ids, response_ids) pairs to log-probs of the response, by the rollout's weights.
     ``logprobs``  rows to log-probs of their sampled tokens (float32 [N], 0 elsewhere) by the rollout's weights, as they were
                   sampled: tempered, and over the allowed ids. Rows may continue others, whose contexts go through once.
-    ``generate``  (prompts, one key each) to sampled responses, with the rollout's weights and settings, unrestricted. The noise
-                  depends on the key, the seed and the step alone.
+    ``generate``  prompts, one key each, to sampled responses (:class:`Generate`).
     ``embed``     texts to their embeddings by a frozen sentence encoder, float [n, D] of length 1.
     ``expert``    task id to the expert's episode (its results carry the state keys), for oracle and demo graphs.
     ``max_turns`` the environment's turn budget (ProAS's distance cap).

@@ -111,7 +111,11 @@ def rehearsal_tools(seed: int = 0, step: int = 0, max_turns: int = 8) -> Tools:
         return np.where(row.sampled, -0.2 - 2 * taste, 0.0).astype(np.float32)
 
     def generate(
-        prompts: Sequence[Sequence[int]], keys: Sequence[tuple[str | int, ...]], max_new_tokens: int | None = None
+        prompts: Sequence[Sequence[int]],
+        keys: Sequence[tuple[str | int, ...]],
+        *,
+        temperature: float | None = None,
+        max_new_tokens: int | None = None,
     ) -> list[Response]:
         said = [tuple(words.encode(f"<think> towards s{key[-1]} </think> <action> go </action>")) for key in keys]
         return [Response("", ids, np.full(len(ids), -1.0, dtype=np.float32), finished=True) for ids in said]

@@ -140,7 +140,7 @@ class Rwml:
             for n in range(p.samples):
                 prompts.append(teacher_prompt(template, episode, triple.turn, note))
                 keys.append(("rwml", episode.task.id, episode.sibling, triple.turn, n))
-        answers = generate(prompts, keys, p.max_tokens) if prompts else []
+        answers = generate(prompts, keys, max_new_tokens=p.max_tokens) if prompts else []
         actual = [groups[t.group].episodes[t.episode].turns[t.turn].next_observation for t in triples]
         distance_MS = self._distances([foreseen(template.decode(a.ids)) for a in answers], actual, tools)
         if self.tau is None and distance_MS.size:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from agentcredit.config import LossConfig, OptimConfig, TrainConfig
 from agentcredit.errors import RunFailed
 from agentcredit.training.branches import branch_logprobs
 from agentcredit.training.logprobs import CHUNK_ELEMENTS, TokenScorer
-from agentcredit.training.loss import carries_signal, check, kl_k3, policy_terms, weights_of
+from agentcredit.training.loss import PolicyTerms, carries_signal, check, kl_k3, policy_terms, weights_of
 from agentcredit.training.optimizer import MasterAdamW, learning_rate
 from agentcredit.training.packing import MicroBatch, collate, families, forks_of, lines_of, materialise, plan
 from agentcredit.training.rows import Row
@@ -27,6 +28,19 @@ from agentcredit.training.tally import Tally
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass(frozen=True)
+class _Streams:
+    """A micro-batch's policy gradient and cross-entropy as losses, and what they are made of (of its sampled tokens)."""
+
+    sampled: torch.Tensor
+    logprob: torch.Tensor
+    weight: torch.Tensor
+    old: torch.Tensor
+    terms: PolicyTerms
+    policy: torch.Tensor
+    cross_entropy: torch.Tensor
 
 
 class Learner:
@@ -86,7 +100,9 @@ class Learner:
             ``clip_high``, ``clip_low``, ``clip_dual`` (shares), ``entropy`` (nats), ``kl`` (k3, nats, with a
             reference). ``loss`` and its parts ``loss_policy``, ``loss_ce``, ``loss_kl``: mean of the passes.
             ``logprob_gap_mean``, ``logprob_gap_max``: |learner − rollout| before the first optimiser step, 0 on an
-            exact engine. ``grad_norm``: mean before clipping. ``lr``, ``optimizer_steps``, ``tokens`` (real tokens
+            exact engine. ``grad_norm``: mean before clipping. Where measured (``train.stream_norms_every``), those of the
+            first minibatch by stream: ``grad_norm_pg``, ``grad_norm_ce``, and their ratio ce / pg as ``grad_norm_ratio``
+            where the policy gradient is not 0. ``lr``, ``optimizer_steps``, ``tokens`` (real tokens
             through the model in one pass), ``tokens_sampled``, ``tokens_ce``, ``rows``, ``rows_skipped``.
 
         Raises:
@@ -102,25 +118,34 @@ class Learner:
         lr = learning_rate(step, self.optim)
         tally = Tally()
         norms: list[float] = []
+        of_streams: dict[str, float] = {}
+        every = self.train.stream_norms_every
+        measured = bool(every) and step % every == 0 and any(row.ce_weight.any() for row in rows)
         with self._without_dropout():
             reference = self._score(self._reference, rows, units, forks) if self._reference is not None else None
             for epoch in range(self.train.epochs if units else 0):
                 order = np.random.default_rng([step, epoch]).permutation(len(units))
                 for share in np.array_split(order, n_minibatches):
                     batches = self.pack(rows, weights, [units[unit] for unit in share], forks)
+                    if measured and not norms:
+                        of_streams = self.stream_norms(batches, n_minibatches)
                     self._optimizer.zero_grad()
                     self.accumulate(batches, n_minibatches, reference, tally, first=not norms)
                     norms.append(self._step(step, lr))
-        return tally.metrics(self.train.epochs) | {
-            "grad_norm": float(np.mean(norms)) if norms else 0.0,
-            "lr": lr,
-            "optimizer_steps": float(len(norms)),
-            "tokens": float(sum(len(row) for row, runs in zip(rows, active, strict=True) if runs)),
-            "tokens_sampled": float(sum(row.sampled.sum() for row in rows)),
-            "tokens_ce": float(sum((row.ce_weight != 0).sum() for row in rows)),
-            "rows": float(len(rows)),
-            "rows_skipped": float(len(rows) - sum(active)),
-        }
+        return (
+            tally.metrics(self.train.epochs)
+            | of_streams
+            | {
+                "grad_norm": float(np.mean(norms)) if norms else 0.0,
+                "lr": lr,
+                "optimizer_steps": float(len(norms)),
+                "tokens": float(sum(len(row) for row, runs in zip(rows, active, strict=True) if runs)),
+                "tokens_sampled": float(sum(row.sampled.sum() for row in rows)),
+                "tokens_ce": float(sum((row.ce_weight != 0).sum() for row in rows)),
+                "rows": float(len(rows)),
+                "rows_skipped": float(len(rows) - sum(active)),
+            }
+        )
 
     def logprobs(self, rows: Sequence[Row]) -> list[np.ndarray]:
         """Log-probabilities under the current weights: per row float32 [N], 0 where not sampled.
@@ -184,6 +209,36 @@ class Learner:
             (scale * total).backward()
             self._optimizer.collect()
 
+    def stream_norms(self, batches: Sequence[MicroBatch], scale: float) -> dict[str, float]:
+        """Norms of the gradients that policy gradient and cross-entropy have each by itself; no weight changes.
+
+        Each stream goes through the model once more, from which all gradients are forgotten.
+        """
+        norms: dict[str, float] = {}
+        for name in ("pg", "ce"):
+            self._optimizer.zero_grad()
+            for batch in batches:
+                parts = self._streams(batch, self._scorer(batch)[0])
+                (scale * (parts.policy if name == "pg" else parts.cross_entropy)).backward()
+                self._optimizer.collect()
+            norms[f"grad_norm_{name}"] = self._optimizer.norm()
+        self._optimizer.zero_grad()
+        ratio = {"grad_norm_ratio": norms["grad_norm_ce"] / norms["grad_norm_pg"]} if norms["grad_norm_pg"] else {}
+        return norms | ratio
+
+    def _streams(self, batch: MicroBatch, logprob_K: torch.Tensor) -> _Streams:
+        import torch
+
+        def tensor(values: np.ndarray) -> torch.Tensor:
+            return torch.as_tensor(values, device=logprob_K.device)
+
+        sampled = tensor(batch.sampled_K)
+        logprob, weight = logprob_K[sampled], tensor(batch.loss_weight_K)[sampled]
+        old = tensor(batch.rollout_logprob_K)[sampled]
+        terms = policy_terms(logprob, old, tensor(batch.advantage_K)[sampled], self.loss)
+        cross_entropy = -(tensor(batch.ce_weight_K) * logprob_K).sum()
+        return _Streams(sampled, logprob, weight, old, terms, (weight * terms.loss).sum(), cross_entropy)
+
     def _loss(
         self,
         batch: MicroBatch,
@@ -196,24 +251,18 @@ class Learner:
         """The batch's part of the loss: policy gradient + cross-entropy + KL."""
         import torch
 
-        def tensor(values: np.ndarray) -> torch.Tensor:
-            return torch.as_tensor(values, device=logprob_K.device)
-
-        sampled = tensor(batch.sampled_K)
-        logprob, weight = logprob_K[sampled], tensor(batch.loss_weight_K)[sampled]
-        old = tensor(batch.rollout_logprob_K)[sampled]
-        terms = policy_terms(logprob, old, tensor(batch.advantage_K)[sampled], self.loss)
-        policy = (weight * terms.loss).sum()
-        cross_entropy = -(tensor(batch.ce_weight_K) * logprob_K).sum()
-        total = policy + cross_entropy
-        tally.add_sums(loss_policy=policy, loss_ce=cross_entropy)
+        parts = self._streams(batch, logprob_K)
+        total = parts.policy + parts.cross_entropy
+        tally.add_sums(loss_policy=parts.policy, loss_ce=parts.cross_entropy)
         if reference is not None:
-            kl = kl_k3(logprob, tensor(batch.gather(reference))[sampled])
-            divergence = self.loss.kl * (weight * kl).sum()
+            anchor = torch.as_tensor(batch.gather(reference), device=logprob_K.device)[parts.sampled]
+            kl = kl_k3(parts.logprob, anchor)
+            divergence = self.loss.kl * (parts.weight * kl).sum()
             total = total + divergence
             tally.add_sums(loss_kl=divergence)
             tally.add_tokens(kl=kl)
-        tally.add_policy(terms, entropy_K[sampled], (logprob - old).abs() if first else None)
+        gap = (parts.logprob - parts.old).abs() if first else None
+        tally.add_policy(parts.terms, entropy_K[parts.sampled], gap)
         return total
 
     def _step(self, step: int, lr: float) -> float:

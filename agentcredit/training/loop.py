@@ -27,6 +27,7 @@ from agentcredit.methods.base import Assignment, Tools
 from agentcredit.methods.compose import Composition
 from agentcredit.methods.registry import build
 from agentcredit.outcomes import Evaluation, summarise
+from agentcredit.policies.base import Response
 from agentcredit.policies.noise import generator
 from agentcredit.progress import Progress, StepReport
 from agentcredit.repro import accelerator
@@ -88,15 +89,24 @@ class Trainer:
 
     def credit(self, groups: list[Group], step: int) -> Assignment:
         """What the method makes of the groups."""
+
+        def generate(
+            prompts: Sequence[Sequence[int]],
+            keys: Sequence[tuple[str | int, ...]],
+            *,
+            temperature: float | None = None,
+            max_new_tokens: int | None = None,
+        ) -> list[Response]:
+            own = [(self.config.seed, "method", step, *key) for key in keys]
+            return self.engine.generate(self.config, prompts, own, temperature, max_new_tokens)
+
         tools = Tools(
             step=step,
             rng=generator((self.config.seed, "method", step)),
             max_turns=self.stage.max_turns,
             score=self.engine.policy.score,
             logprobs=self.learner.logprobs,
-            generate=lambda prompts, keys, max_new_tokens=None: self.engine.generate(
-                self.config, prompts, [(self.config.seed, "method", step, *key) for key in keys], max_new_tokens
-            ),
+            generate=generate,
             embed=self.encoder,
             expert=lambda task_id: self.stage.client.experts([task_id])[0],
             template=self.engine.template,

@@ -81,6 +81,12 @@ class MasterAdamW:
         bound = self.config.grad_clip or float("inf")
         return float(torch.nn.utils.clip_grad_norm_(self._masters.values(), bound))
 
+    def norm(self) -> float:
+        """Norm of the gradient, which stays as it is."""
+        import torch
+
+        return float(torch.nn.utils.get_total_norm([p.grad for p in self._masters.values() if p.grad is not None]))
+
     def step(self, lr: float) -> None:
         """One update with this learning rate; the gradients are used up."""
         import torch

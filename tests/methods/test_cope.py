@@ -10,8 +10,11 @@ import pytest
 
 from agentcredit.config import MethodConfig
 from agentcredit.errors import UsageError
-from agentcredit.methods.cope import Cope, CopeParams, Forecast, Writer, chosen, forecasts_of, weighted
+from agentcredit.methods.cope import Cope, CopeParams
+from agentcredit.methods.cope_probe import spaced
+from agentcredit.methods.forecasts import Forecast, Writer, actions_in, chosen, forecasts_of, weighted
 from agentcredit.methods.registry import build
+from agentcredit.policies.base import Response
 from agentcredit.training.packing import materialise
 from agentcredit.training.rows import build_rows
 from tests.methods.build import Words, group, random_groups, tools, walk
@@ -36,11 +39,11 @@ def asked(*states: str, success: bool = True, layout: Any = "dialogue", valid: l
 
 
 def params(**values: Any) -> CopeParams:
-    return CopeParams(**{"lambda": 1.0, "log_every": 0, **values})
+    return CopeParams(**{"lambda": 1.0, "log_every": 0, "probe_every": 0, **values})
 
 
 def rows(groups: Any, template: Words | None = None, **values: Any) -> Any:
-    method = build(MethodConfig(name="cope", params={"lambda": 1.0, "log_every": 0, **values}))
+    method = build(MethodConfig(name="cope", params={"lambda": 1.0, "log_every": 0, "probe_every": 0, **values}))
     return method.credit(groups, tools(template=template or Words(MARK), terse=True)).extra_rows
 
 
@@ -196,13 +199,54 @@ def test_likelihoods_by_lag_are_of_the_answer_after_its_context():
     assert (metrics["cope/rows"], metrics["cope/weight_sum"]) == (2, 1)
 
 
-def test_doing_nothing_is_counted_in_targets_and_in_rollouts():
-    groups = [group(walk(["A", "A", "G"], True), walk(["A", "B", "C", "B"], False))]
-    metrics = (
-        Cope(params(**{"lambda": 0.0})).extend(groups, build(MethodConfig()).credit(groups, tools()), tools()).metrics
+def test_greedy_forecasts_are_matched_action_by_action():
+    groups = [group(asked("A", "B", "C", "G"))]
+    template = Words(MARK)
+    said = {
+        "10 next 2 9": "toB; toX; <end>",
+        "10 9 20 11 next 2 9": "toC; <end>",  # too short: the action at lag 1 is missed
+        "10 9 20 11 9 21 12 next 2 9": "toX; toG; <end>",
+    }
+    asked_with: list[Any] = []
+
+    def generate(prompts: Any, keys: Any, *, temperature: Any = None, max_new_tokens: Any = None) -> Any:
+        asked_with.append((temperature, max_new_tokens, len(set(keys))))
+        answers = [tuple(template.encode(said[template.read(prompt)])) for prompt in prompts]
+        return [Response("", ids, np.zeros(len(ids), dtype=np.float32), finished=True) for ids in answers]
+
+    method = build(MethodConfig(name="cope", params={"K": 1, "log_every": 0, "probe_every": 10}))
+
+    def metrics_at(step: int) -> dict[str, float]:
+        given = tools(template=template, terse=True, generate=generate)
+        return method.credit(groups, replace(given, step=step)).metrics
+
+    metrics = metrics_at(11)
+    assert metrics["cope/top1_acc_lag0"] == pytest.approx(2 / 3)  # toB and toC of three; toG stands where toX does
+    assert metrics["cope/top1_acc_lag1"] == 0  # toX for toC, nothing for toG
+    assert asked_with == [(0.0, 3 + 8, 3)]  # greedy; the longest target has two actions and its end
+    assert not any("top1" in name for name in metrics_at(12))
+    assert len(asked_with) == 1
+
+
+def test_an_answer_is_read_as_it_is_written():
+    template = Words(MARK)
+    writer = Writer(template, terse=True, params=params(K=2))
+    forecast = Forecast(0, 0, 0, ("go to B", "take X"), (0, 1), ended=True)
+    ids, _, lag = writer.write(forecast)
+    assert writer.read(ids[lag >= 0].tolist()[:-1]) == ("go to b", "take x")  # the closing word is no action
+    assert actions_in("1. Go  to desk 1\n2. take pen 1 from desk 1\ndone", terse=False) == (
+        "go to desk 1",
+        "take pen 1 from desk 1",
     )
-    assert metrics["cope/target_noop_share"] == 1 / 2
-    assert metrics["cope/rollout_noop_share"] == 1 / 5
+    assert actions_in("I would look first.", terse=False) == ()
+    assert actions_in("", terse=True) == ()
+
+
+def test_what_is_probed_is_spread_over_the_batch():
+    assert spaced(range(3)) == [0, 1, 2]
+    assert spaced(range(128)) == list(range(0, 128, 2))
+    assert len(spaced(range(100))) == 64
+    assert spaced(range(100))[-1] == 98
 
 
 def test_what_it_needs_is_said():

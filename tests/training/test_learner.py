@@ -318,3 +318,49 @@ def test_dropout_is_off_and_the_mode_is_given_back(make_model, make_rows):
 def test_a_loss_value_without_meaning_is_refused(make_model):
     with pytest.raises(UsageError, match="dual_clip"):
         learner_of(make_model(), LossConfig(dual_clip=0.9))
+
+
+def test_norms_of_the_streams_are_those_of_each_alone_and_leave_the_update_as_it_is(make_model, make_rows):
+    rows = make_rows(LENGTHS)
+    plain, measuring = (
+        learner_of(make_model(), minibatches=2),
+        learner_of(make_model(), minibatches=2, stream_norms_every=2),
+    )
+    for step in range(3):
+        torch.manual_seed(5)
+        metrics, before = plain.update(rows, step), torch.get_rng_state()
+        torch.manual_seed(5)
+        measured = measuring.update(rows, step)
+        assert torch.equal(torch.get_rng_state(), before)
+        added = {"grad_norm_pg", "grad_norm_ce", "grad_norm_ratio"} if step % 2 == 0 else set()
+        assert measured.keys() - metrics.keys() == added
+        assert {name: measured[name] for name in metrics} == metrics
+    for kind in ("model", "optimizer"):
+        ours, theirs = measuring.state_dict()[kind], plain.state_dict()[kind]
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_norms_of_the_streams_against_updates_with_one_stream_alone(make_model, make_rows):
+    rows = make_rows(LENGTHS)
+    metrics = learner_of(make_model(), stream_norms_every=1).update(rows, 0)
+
+    def norm_of(changed: list[Row]) -> float:
+        return learner_of(make_model()).update(changed, 0)["grad_norm"]
+
+    silent = {
+        "advantage": lambda row: np.zeros_like(row.advantage),
+        "ce_weight": lambda row: np.zeros_like(row.ce_weight),
+    }
+
+    def without(name: str) -> list[Row]:
+        return [dataclasses.replace(row, **{name: silent[name](row)}) for row in rows]
+
+    assert metrics["grad_norm_pg"] == pytest.approx(norm_of(without("ce_weight")), rel=1e-5)
+    assert metrics["grad_norm_ce"] == pytest.approx(norm_of(without("advantage")), rel=1e-5)
+    assert metrics["grad_norm_ratio"] == pytest.approx(metrics["grad_norm_ce"] / metrics["grad_norm_pg"])
+    # Nothing to compare: no cross-entropy at all, or no policy gradient to divide by.
+    every = learner_of(make_model(), stream_norms_every=1)
+    assert not any("norm_" in name for name in every.update(without("ce_weight"), 0))
+    alone = learner_of(make_model(), stream_norms_every=1).update(without("advantage"), 0)
+    assert alone["grad_norm_pg"] == 0
+    assert "grad_norm_ratio" not in alone
