@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import AliasChoices, Field
 
-from agentcredit.episodes import Episode, Group, Turn
+from agentcredit.episodes import Group, Turn
 from agentcredit.errors import UsageError
 from agentcredit.methods.alignopsd_metrics import source_metrics, weight_metrics
 from agentcredit.methods.base import Conversation, Kind, Paper, Params, TokenAdvantages, Tools

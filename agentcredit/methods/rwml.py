@@ -101,7 +101,9 @@ class Rwml:
     kind: ClassVar[Kind] = "auxiliary"
     Params: ClassVar[type[RwmlParams]] = RwmlParams
     paper: ClassVar[Paper] = Paper("Reinforcement World Model Learning for LLM-based Agents", "2602.05842", "2026")
-    summary: ClassVar[str] = "First rewards the policy for foreseeing what the environment answers, then trains the base."
+    summary: ClassVar[str] = (
+        "First rewards the policy for foreseeing what the environment answers, then trains the base."
+    )
     neutral: ClassVar[Mapping[str, Any]] = {"lambda": 0.0}
     trial: ClassVar[Mapping[str, Any]] = {"phase_steps": 0}
 
