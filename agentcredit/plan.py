@@ -73,8 +73,14 @@ def check_names(config: RunConfig) -> str:
 
 
 def lacks(config: RunConfig) -> list[Lack]:
-    """What is not on this machine yet: the environment's interpreter, its official data, the model's folder."""
-    return [*_environment(config), *_model(config.policy.model)]
+    """What is not on this machine yet: the environment's interpreter, its official data, the model's folder, a key."""
+    return [*_environment(config), *_model(config.policy.model), *_key(config.method.analyser_key_env)]
+
+
+def _key(variable: str) -> list[Lack]:
+    if not variable or os.environ.get(variable, "").strip():
+        return []
+    return [Lack(f"The analyser's key: set {variable}, which method.analyser_key_env names.", blocks=True)]
 
 
 def _environment(config: RunConfig) -> list[Lack]:

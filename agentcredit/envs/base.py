@@ -43,12 +43,16 @@ class EnvSpec:
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """One task as the worker lists it; the client turns it into ``episodes.Task``."""
+    """One task as the worker lists it; the client turns it into ``episodes.Task``.
+
+    ``secrets``: gold answers, where the task has a literal one; no prompt may quote them.
+    """
 
     id: str
     type: str
     goal: str
     content_hash: str
+    secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def spec_from(plain: Mapping[str, Any]) -> EnvSpec:
 
 def task_from(plain: Mapping[str, Any]) -> TaskInfo:
     """A :class:`TaskInfo` from its plain form."""
-    return TaskInfo(**plain)
+    return TaskInfo(**{**plain, "secrets": tuple(plain.get("secrets", ()))})
 
 
 def result_from(plain: Mapping[str, Any]) -> StepResult:

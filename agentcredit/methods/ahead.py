@@ -9,6 +9,7 @@ The formula is known second-hand, without certainty about sign(A): ``sign_mode=l
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
@@ -16,8 +17,10 @@ import numpy as np
 from pydantic import AliasChoices, Field, model_validator
 
 from agentcredit.episodes import Episode, Group
+from agentcredit.errors import UsageError
 from agentcredit.methods.base import Kind, Paper, Params, TokenAdvantages, Tools
 from agentcredit.methods.error_steps import Detector, Hints, error_steps
+from agentcredit.methods.failures import analyse
 from agentcredit.methods.rlsd import faded
 from agentcredit.methods.teacher import action_tokens, gaps
 
@@ -48,7 +51,7 @@ class AheadParams(Params):
     )
     detectors: tuple[Detector, ...] = Field(
         default=("rules", "peer"),
-        description="Who names error steps: general rules, a successful sibling, the graph of all siblings; the first that names a step gives the hint.",
+        description="Who names error steps: general rules, a successful sibling, the graph of all siblings, a language model (`llm`, which `method.analyser` names); the first that names a step gives the hint.",
     )
     feedback: bool = Field(default=True, description="Tell the teacher what the environment answered, on every step.")
     hints: bool = Field(default=True, description="Tell the teacher a hint on error steps.")
@@ -99,32 +102,37 @@ class Ahead:
     def __init__(self, params: AheadParams) -> None:
         self.params = params
 
+    @property
+    def asks_analyser(self) -> bool:
+        """Whether a language model is asked for error steps."""
+        return "llm" in self.params.detectors and self.params.hints
+
     def refine(
         self, groups: Sequence[Group], advantages: TokenAdvantages, tools: Tools, metrics: dict[str, float]
     ) -> TokenAdvantages:
-        """The advantages within ±λε of what they were; those out of scope as they were."""
+        """The advantages within ±λε of what they were; those out of scope as they were.
+
+        Raises:
+            UsageError: the run offers no model to teach, or no analyser where one is asked for.
+        """
         p = self.params
         lam = faded(p.lambda_, tools.step, p.warmdown)
         if lam == 0:
             return advantages
-        errors: list[list[Hints]] = []
-        notes: list[list[list[str | None]]] = []
-        for group, a_ETN in zip(groups, advantages, strict=True):
-            errors.append([])
-            notes.append([])
-            for episode, a_TN in zip(group.episodes, a_ETN, strict=True):
-                in_scope = any(np.any(a_N) for a_N in a_TN) and (p.scope == "all" or not episode.success)
-                found = (
-                    error_steps(group, episode, p.detectors, p.max_hints) if in_scope and not episode.success else {}
-                )
-                errors[-1].append(found)
-                notes[-1].append(
-                    [
-                        self.note(episode, t, found.get(t)) if in_scope and np.any(a_N) else None
-                        for t, a_N in enumerate(a_TN)
-                    ]
-                )
+        errors = self._error_steps(groups, advantages, tools, metrics)
+        notes = [
+            [
+                [
+                    self.note(episode, t, found.get(t)) if self._in_scope(episode, a_TN) and np.any(a_N) else None
+                    for t, a_N in enumerate(a_TN)
+                ]
+                for episode, a_TN, found in zip(group.episodes, a_ETN, found_E, strict=True)
+            ]
+            for group, a_ETN, found_E in zip(groups, advantages, errors, strict=True)
+        ]
+        began = time.perf_counter()
         raw = gaps(groups, notes, tools, self.name)
+        metrics["ahead/teacher/seconds"] = time.perf_counter() - began
         result: TokenAdvantages = []
         for g, (group, a_ETN) in enumerate(zip(groups, advantages, strict=True)):
             result.append([])
@@ -171,6 +179,41 @@ class Ahead:
         extra = [f"{name}={str(value).lower()}" for name, value in changed.items()]
         return f"ahead({','.join([f'lambda={p.lambda_:g}', f'eps={p.epsilon:g}', p.scope, '+'.join(p.detectors) or 'no-detector', *extra])})"
 
+    def _in_scope(self, episode: Episode, advantages_TN: Sequence[np.ndarray]) -> bool:
+        """Whether the teacher reads the episode; never where there is no advantage to weigh."""
+        return any(np.any(a_N) for a_N in advantages_TN) and (self.params.scope == "all" or not episode.success)
+
+    def _error_steps(
+        self, groups: Sequence[Group], advantages: TokenAdvantages, tools: Tools, metrics: dict[str, float]
+    ) -> list[list[Hints]]:
+        """The hints of every episode: none for a success, or out of scope."""
+        p = self.params
+        read = [
+            (g, e)
+            for g, (group, a_ETN) in enumerate(zip(groups, advantages, strict=True))
+            for e, (episode, a_TN) in enumerate(zip(group.episodes, a_ETN, strict=True))
+            if not episode.success and self._in_scope(episode, a_TN)
+        ]
+        told: dict[tuple[int, int], Hints] = {}
+        if self.asks_analyser:
+            if tools.analyse is None:
+                raise UsageError(
+                    "ahead's detector llm asks an analyser, which this run does not offer: set method.analyser."
+                )
+            began = time.perf_counter()
+            found = analyse([groups[g].episodes[e] for g, e in read], tools.analyse, p.max_hints)
+            told = dict(zip(read, found.hints, strict=True))
+            metrics |= {
+                "ahead/analyser_calls": float(found.calls),
+                "ahead/analyser_parse_fail": float(found.unread),
+                "ahead/analyser/seconds": time.perf_counter() - began,
+            }
+        result: list[list[Hints]] = [[{} for _ in group.episodes] for group in groups]
+        for g, e in read:
+            episode = groups[g].episodes[e]
+            result[g][e] = error_steps(groups[g], episode, p.detectors, p.max_hints, told.get((g, e)))
+        return result
+
     def _metrics(
         self,
         groups: Sequence[Group],
@@ -183,26 +226,31 @@ class Ahead:
         """Mean δ by outcome and by kind of step, the multipliers, and how much was hinted."""
         parts: dict[str, list[np.ndarray]] = {"success": [], "fail": [], "error": [], "routine": []}
         factors: list[np.ndarray] = []
-        failed = hinted = 0
+        agreed: list[float] = []
+        failed = hinted = covered = 0
         for g, group in enumerate(groups):
             for e, episode in enumerate(group.episodes):
                 told = [t for t, note in enumerate(notes[g][e]) if note is not None]
                 if told and not episode.success:
                     failed += 1
                     hinted += len(errors[g][e])
+                    covered += bool(errors[g][e])
                 for t in told:
                     d_N = delta[g][e][t]
                     parts["success" if episode.success else "fail"].append(d_N)
                     parts["error" if t in errors[g][e] else "routine"].append(d_N)
                     factors.append(after[g][e][t] / before[g][e][t])
+                    agreed.append(float(np.sign(d_N.mean()) * np.sign(before[g][e][t].mean())))
         metrics = {f"ahead/delta_mean_{name}": float(np.concatenate(d).mean()) for name, d in parts.items() if d}
         if factors:
             all_N = np.concatenate([*parts["success"], *parts["fail"]])
             low, high = np.percentile(np.concatenate(factors), [5, 95])
             metrics |= {"ahead/mult_p05": float(low), "ahead/mult_p95": float(high)}
+            metrics["ahead/agreement"] = float(np.mean(agreed))
             metrics["ahead/saturation"] = float(np.mean(np.abs(all_N) >= self.params.epsilon))
         if failed:
             metrics["ahead/error_steps_per_failed"] = hinted / failed
+            metrics["ahead/hint_coverage"] = covered / failed
         return metrics
 
 

@@ -122,6 +122,7 @@ class Tools:
     ``logprobs``  rows to log-probs of their sampled tokens (float32 [N], 0 elsewhere) by the rollout's weights, as they were
                   sampled: tempered, and over the allowed ids. Rows may continue others, whose contexts go through once.
     ``generate``  prompts, one key each, to sampled responses (:class:`Generate`).
+    ``analyse``   questions in words to answers in words, by the run's analyser (``method.analyser``), which is not trained.
     ``embed``     texts to their embeddings by a frozen sentence encoder, float [n, D] of length 1.
     ``expert``    task id to the expert's episode (its results carry the state keys), for oracle and demo graphs.
     ``max_turns`` the environment's turn budget (ProAS's distance cap).
@@ -135,6 +136,7 @@ class Tools:
     score: Callable[[Sequence[tuple[Sequence[int], Sequence[int]]]], list[np.ndarray]] | None = None
     logprobs: Callable[[Sequence[Row]], list[np.ndarray]] | None = None
     generate: Generate | None = None
+    analyse: Callable[[Sequence[str]], list[str]] | None = None
     embed: Callable[[Sequence[str]], np.ndarray] | None = None
     expert: Callable[[str], ExpertEpisode | None] | None = None
     template: Conversation | None = None
@@ -170,7 +172,8 @@ class Method(Protocol):
     It may also have ``defaults``, full configuration keys with the values that belong to the method (``loss.clip_high`` of
     dapo): they stand above the environment's and the model's defaults and below everything that is given. And for
     ``methods check``: ``neutral``, parameters with which it is its base, ``conserves``, what it only moves, and ``trial``,
-    parameters to be tried with, where the defaults leave out what is worth trying.
+    parameters to be tried with, where the defaults leave out what is worth trying. ``asks_analyser`` is True where the
+    parameters call for ``Tools.analyse``: a configuration without an analyser is then refused.
     """
 
     name: ClassVar[str]

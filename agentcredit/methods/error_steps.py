@@ -1,37 +1,61 @@
 """Where an episode went wrong, and what to say about it: the hints that AHEAD's teacher is given (docs/methods/ahead.md).
 
-Each detector reads one episode beside its siblings and names turns with a hint in words. None asks a model.
+Each detector reads one episode beside its siblings and names turns with a hint in words. What a model found (``llm``,
+:mod:`agentcredit.methods.failures`) comes in from outside. No hint quotes a gold answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from agentcredit.episodes import Episode, Group
+from agentcredit.episodes import Episode, Group, StopReason
 from agentcredit.methods.graphgpo import group_distances
 from agentcredit.methods.reference_graph import GOAL
 
-Detector = Literal["rules", "peer", "arg"]
+Detector = Literal["rules", "peer", "arg", "llm"]
 
 Hints = dict[int, str]
 """Turn to hint."""
 
 
-def error_steps(group: Group, episode: Episode, detectors: Sequence[Detector], limit: int) -> Hints:
+def error_steps(
+    group: Group,
+    episode: Episode,
+    detectors: Sequence[Detector],
+    limit: int,
+    told: Mapping[int, str] | None = None,
+) -> Hints:
     """The hints of all detectors, an earlier detector's first where two name one turn; the ``limit`` earliest turns.
 
-    Early errors cause later ones, which is why the earliest are kept (our choice).
+    Early errors cause later ones, which is why the earliest are kept (our choice). ``told`` is what the detector ``llm``
+    found. A hint that quotes a gold answer is no hint: another detector's takes its place.
     """
     found: Hints = {}
     for name in detectors:
-        for t, hint in _DETECTORS[name](group, episode).items():
-            found.setdefault(t, hint)
+        hints = (told or {}) if name == "llm" else _DETECTORS[name](group, episode)
+        for t, hint in hints.items():
+            if not quotes(hint, episode.task.secrets):
+                found.setdefault(t, hint)
     return {t: found[t] for t in sorted(found)[:limit]}
 
 
+def quotes(text: str, secrets: Sequence[str]) -> bool:
+    """Whether a text holds one of the secrets as whole words, whatever the case, the spaces and the punctuation."""
+    words = f" {_plain(text)} "
+    return any(plain and f" {plain} " in words for plain in map(_plain, secrets))
+
+
+def _plain(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.casefold()))
+
+
 def by_rules(group: Group, episode: Episode) -> Hints:
-    """What is wrong whatever the task: an invalid action, one that changes nothing, a repetition, a way back."""
+    """What is wrong whatever the task: an invalid action, a lower score, the end, nothing done, a repetition, a way back.
+
+    Scores that fall, and actions that end a task, are ScienceWorld's.
+    """
     hints: Hints = {}
     done: set[tuple[str, str]] = set()
     seen: set[str] = set()
@@ -39,6 +63,10 @@ def by_rules(group: Group, episode: Episode) -> Hints:
         state, after = turn.state_key, turn.next_state_key
         if not turn.valid:
             hints[t] = "This action is not possible here. Choose one that is."
+        elif turn.reward < 0:
+            hints[t] = "This action lowers the score. Leave it."
+        elif t == len(episode.turns) - 1 and episode.stop_reason is StopReason.FAILURE:
+            hints[t] = "This action ends the task in failure. Do something else first."
         elif state is not None and (state, turn.action) in done:
             hints[t] = "You have done this here before, with the same result. Do something else."
         elif state is not None and after == state:
@@ -109,4 +137,4 @@ def _states(episode: Episode) -> list[str | None]:
     return [*(turn.state_key for turn in episode.turns), episode.turns[-1].next_state_key]
 
 
-_DETECTORS: dict[Detector, Callable[[Group, Episode], Hints]] = {"rules": by_rules, "peer": by_peer, "arg": by_graph}
+_DETECTORS: Mapping[str, Callable[[Group, Episode], Hints]] = {"rules": by_rules, "peer": by_peer, "arg": by_graph}

@@ -17,9 +17,12 @@ from agentcredit.config import MethodConfig
 from agentcredit.errors import MissingError, UsageError, nearest
 from agentcredit.methods.base import Kind, Method
 from agentcredit.methods.compose import Composition
+from agentcredit.policies.chat import Chat
 
 ENTRY_POINT_GROUP = "agentcredit.methods"
 DEFAULT_BASE = "grpo"
+START = "start"
+"""Name of the analyser that is the run's own start model."""
 
 _BUILT_IN = {
     "ahead": "agentcredit.methods.ahead:Ahead",
@@ -83,11 +86,13 @@ def build(config: MethodConfig) -> Composition:
     A parameter goes to every method of the composition that has it. Methods of one kind act in the order given.
 
     Raises:
-        UsageError: an unknown method or parameter, a bad value, two estimators, or a method named twice.
+        UsageError: an unknown method or parameter, a bad value, two estimators, a method named twice, or an analyser that
+            is asked for and not there.
     """
     classes = _classes(config)
     values = _route(config.params, classes)
     made: list[Any] = [_make(cls, values[cls.name]) for cls in classes]
+    _check_analyser(config, made)
     by_kind = {kind: [m for m in made if m.kind == kind] for kind in get_args(Kind)}
     return Composition(
         estimator=by_kind["estimator"][0],
@@ -154,6 +159,26 @@ def _make(cls: type[Method], values: Mapping[str, Any]) -> Method:
         raise UsageError(f"Method {cls.name}: {what}: {reason} (method.params in the configuration).") from error
     factory: Any = cls
     return factory(params)
+
+
+def _check_analyser(config: MethodConfig, made: Sequence[Any]) -> None:
+    asking = [method.name for method in made if getattr(method, "asks_analyser", False)]
+    if asking and not config.analyser:
+        raise UsageError(
+            f"Method {asking[0]} asks an analyser about failed episodes (detector llm) and method.analyser is empty: set it "
+            "to start or to an endpoint's address, or leave llm out of method.params.detectors."
+        )
+    if config.analyser not in ("", START):
+        if "://" not in config.analyser:
+            raise UsageError(
+                f"method.analyser is '{config.analyser}': write {START}, or the address of an endpoint such as "
+                "http://127.0.0.1:8000/v1."
+            )
+        Chat(config.analyser, config.analyser_model)
+        if not config.analyser_model:
+            raise UsageError(
+                f"method.analyser is the endpoint {config.analyser}: name its model in method.analyser_model."
+            )
 
 
 def _plugins() -> dict[str, EntryPoint]:

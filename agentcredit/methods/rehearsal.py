@@ -133,6 +133,7 @@ def rehearsal_tools(seed: int = 0, step: int = 0, max_turns: int = 8) -> Tools:
         score=lambda pairs: [np.full(len(response), -1.0, dtype=np.float32) for _, response in pairs],
         logprobs=lambda rows: [likes(row) for row in rows],
         generate=generate,
+        analyse=lambda prompts: ['[{"step": 1, "wrong": "Too early.", "instead": "look around"}]' for _ in prompts],
         embed=embed,
         expert=_expert,
         template=words,

@@ -107,6 +107,7 @@ class Trainer:
             score=self.engine.policy.score,
             logprobs=self.learner.logprobs,
             generate=generate,
+            analyse=self.analyser,
             embed=self.encoder,
             expert=lambda task_id: self.stage.client.experts([task_id])[0],
             template=self.engine.template,
@@ -184,6 +185,16 @@ class Trainer:
         from agentcredit.encoders import LazyEncoder
 
         return LazyEncoder(self.config.method.encoder)
+
+    @cached_property
+    def analyser(self) -> Callable[[Sequence[str]], list[str]] | None:
+        """Who reads failed episodes for the method; None where the run has nobody."""
+        from agentcredit.analyser import analyser_of
+
+        start = self.engine.start.folder
+        return analyser_of(
+            self.config, start if start.exists() else self.config.policy.model, self.run.path / "analyser"
+        )
 
     @cached_property
     def _model_files(self) -> dict[str, bytes]:

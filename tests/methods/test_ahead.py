@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from agentcredit.config import MethodConfig
+from agentcredit.episodes import StopReason
 from agentcredit.errors import UsageError
 from agentcredit.methods.ahead import Ahead, AheadParams, centred, weighed
-from agentcredit.methods.error_steps import by_graph, by_peer, by_rules, error_steps
+from agentcredit.methods.error_steps import by_graph, by_peer, by_rules, error_steps, quotes
 from agentcredit.methods.registry import build
-from tests.methods.build import Words, episode, group, random_groups, tools, turn, walk
+from tests.methods.build import Words, episode, group, random_groups, task, tools, turn, walk
 
 
 def test_both_signs_and_the_band_by_hand():
@@ -172,3 +173,56 @@ def test_label_names_every_choice():
     assert Ahead(AheadParams()).label() == "ahead(lambda=0.5,eps=0.5,failed,rules+peer)"
     label = Ahead(AheadParams(scope="all", detectors=(), sign_mode="literal", hints=False)).label()
     assert label == "ahead(lambda=0.5,eps=0.5,all,no-detector,sign_mode=literal,hints=false)"
+
+
+def test_what_the_environment_punishes_is_wrong_by_rule():
+    lost = walk(["A", "B", "C", "D"], False)
+    turns = list(lost.turns)
+    turns[1] = replace(turns[1], reward=-0.2)
+    hints = by_rules(group(lost), replace(lost, turns=tuple(turns), stop_reason=StopReason.FAILURE))
+    assert set(hints) == {1, 2}
+    assert "lowers the score" in hints[1]
+    assert "ends the task in failure" in hints[2]
+
+
+def test_a_hint_with_the_gold_answer_is_dropped():
+    secrets = ("Marie Curie", "", "42")
+    assert quotes("Another attempt did this: answer[marie  curie]", secrets)
+    assert quotes("It is 42.", secrets)
+    assert not quotes("It is 421, says Marie.", secrets)
+    assert not quotes("anything", ())
+    of = replace(task(), secrets=("B>G",))
+    siblings = group(walk(["A", "B", "G"], True, of=of), walk(["A", "B", "A"], False, of=of))
+    lost = siblings.episodes[1]
+    assert by_peer(siblings, lost)[1].endswith("B>G")
+    assert error_steps(siblings, lost, ("peer",), 9) == {}
+    assert "leads back" in error_steps(siblings, lost, ("peer", "rules"), 9)[1]  # the next detector's stands in
+    assert error_steps(siblings, lost, ("llm",), 9, {0: "say b g!", 1: "look"}) == {1: "look"}
+
+
+def test_a_language_model_names_steps_of_failures_that_count():
+    mixed = group(walk(["A", "G"], True), walk(["A", "B", "C"], False))
+    all_lost = group(walk(["A", "B"], False), walk(["A", "C"], False))
+    asked: list[str] = []
+
+    def read(prompts: Any) -> list[str]:
+        asked.extend(prompts)
+        return ['[{"step": 2, "wrong": "Too far.", "instead": "go to G"}]' for _ in prompts]
+
+    method = build(MethodConfig(name="ahead", params={"detectors": ["llm"]}, analyser="start", invalid_mode="off"))
+    rows: list[Any] = []
+
+    def logprobs(given: Any) -> list[np.ndarray]:
+        rows.extend(row for row in given if row.sampled.any())
+        return [np.where(row.sampled, 0.1, 0.0).astype(np.float32) for row in given]
+
+    words = Words()
+    got = method.credit([mixed, all_lost], tools(template=words, logprobs=logprobs, analyse=read))
+    assert len(asked) == 1  # the success, and failures without an advantage, are not read
+    said = [words.read(row.ids) for row in rows]
+    assert ["Hint: Too far. Instead: go to G" in text for text in said] == [False, True]
+    assert got.metrics["ahead/analyser_calls"] == 1
+    assert got.metrics["ahead/hint_coverage"] == 1
+    assert got.metrics["ahead/agreement"] == -1  # the teacher likes every token of a failure
+    with pytest.raises(UsageError, match=r"set method\.analyser"):
+        method.credit([mixed], tools(template=words, logprobs=logprobs))
