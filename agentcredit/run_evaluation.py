@@ -147,6 +147,24 @@ def prepare(
     return forecaster_of(run, step, manifest, engine, terse, Recipe(horizon=horizon), progress)
 
 
+def train_forecaster(run: RunDir, checkpoint: int | None, horizon: int, progress: Progress) -> Forecaster:
+    """The forecaster that ``eval --rerank forecaster`` would use of a checkpoint (None: the last whole one).
+
+    Raises:
+        UsageError: the run has no checkpoint.
+        MissingError: no such checkpoint, or it is broken; no stored success; peft is not installed.
+    """
+    weights = checkpoint_folder(run, checkpoint)
+    _check_weights(run, weights)
+    assert weights is not None
+    progress.phase(f"connecting to {run.config.env.name}")
+    stage = open_stage(run.config, run.path / "logs" / "eval.log")
+    try:
+        return prepare(run, run.config, stage, weights, horizon, progress)
+    finally:
+        stage.client.close()
+
+
 def reranking(engine: Engine, forecaster: Forecaster, stage: Stage, ensemble: Ensemble) -> RerankingPolicy:
     """The engine's policy, choosing among candidates by the forecaster."""
     from agentcredit.config import LossConfig, OptimConfig, TrainConfig
@@ -159,12 +177,16 @@ def reranking(engine: Engine, forecaster: Forecaster, stage: Stage, ensemble: En
     return RerankingPolicy(engine.policy, learner, engine.template, writer, ensemble)
 
 
-def _check_rerank(config: RunConfig, run: RunDir, weights: Path | None) -> None:
+def _check_weights(run: RunDir, weights: Path | None) -> None:
     if weights is None:
         raise UsageError(
-            f"--rerank needs weights that {run.name} trained: a forecaster learns from the episodes that led to them. "
+            f"A forecaster needs weights that {run.name} trained: it learns from the episodes that led to them. "
             "Leave --checkpoint -1 out, or train the run."
         )
+
+
+def _check_rerank(config: RunConfig, run: RunDir, weights: Path | None) -> None:
+    _check_weights(run, weights)
     if config.eval.temperature == 0:
         raise UsageError("--rerank needs candidates that differ: give a --temperature above 0.")
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agentcredit import outcomes
+from agentcredit.cli.main import run as main
 from agentcredit.errors import MissingError, UsageError
 from agentcredit.forecaster import training
 from agentcredit.forecaster.ensemble import Ensemble
@@ -107,3 +108,14 @@ def test_what_cannot_be_reranked_is_said(run: RunDir):
     finally:
         for step in (1, 2):
             (run.path / f"away-{step}").rename(run.episodes_path(step))
+
+
+def test_the_command_says_how_well_it_forecasts(run: RunDir, capsys: pytest.CaptureFixture[str]):
+    assert main(["forecaster", str(run.path), "--horizon", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("learned from ")
+    assert [line.split()[0] for line in lines[1:]] == ["lag", "0", "1"]
+    assert main(["eval", str(run.path), "--rerank", "forcaster"]) == 2
+    assert "'forecaster'" in capsys.readouterr().err
+    assert main(["eval", str(run.path), "--rerank", "forecaster", "--policy", "random"]) == 2
+    assert "--policy random" in capsys.readouterr().err
