@@ -57,7 +57,7 @@ class Engine:
 
     model: Any
     template: Template
-    policy: TransformersPolicy
+    policy: Any  # TransformersPolicy, or what wraps one
     start: WarmStart
 
     def speaker(

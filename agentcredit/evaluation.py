@@ -23,7 +23,7 @@ WAVE = 64
 
 @dataclass(frozen=True)
 class Identity:
-    """What tells the evaluated policy apart from others in a table."""
+    """What tells the evaluated policy apart from others in a table; ``rerank``: how it chooses among candidates, if it does."""
 
     policy: str
     method: str
@@ -31,6 +31,7 @@ class Identity:
     base: str
     warm_start: str
     step: int
+    rerank: str = ""
 
 
 def evaluate(
@@ -73,6 +74,7 @@ def evaluate(
         temperature=config.eval.temperature if sampled else 0.0,
         own_temperature=other is None,
         repeats=config.eval.repeats,
+        rerank=identity.rerank,
         max_turns=stage.max_turns,
         method=identity.method,
         label=identity.label,
@@ -85,7 +87,8 @@ def evaluate(
         harness_failures=failures,
     )
     evaluation = Evaluation(header, tuple(_outcome(episode) for episode in episodes))
-    write(run.eval_path(panel.name, identity.step, identity.policy, other), header, evaluation.outcomes)
+    path = run.eval_path(panel.name, identity.step, identity.policy, other, identity.rerank)
+    write(path, header, evaluation.outcomes)
     return evaluation
 
 

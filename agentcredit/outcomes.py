@@ -46,6 +46,7 @@ class EvalHeader:
     ``policy``         ``transformers``, ``random``, ``expert``, or another engine's name.
     ``temperature``    of sampling, 0 for greedy; ``own_temperature`` is False where it was asked for instead of the
                        run's ``eval.temperature``. ``repeats`` is the number of episodes per task.
+    ``rerank``         how the action was chosen among several candidates; empty: the policy's only answer was played.
     ``method``         its name (``proas``); ``label`` adds every choice that tells two such runs apart.
     ``warm_start``     hash of the weights that training started from.
     ``fingerprint``    hash of the run's configuration; ``comparison`` the same without method and seed: evaluations
@@ -70,6 +71,7 @@ class EvalHeader:
     temperature: float = 1.0
     own_temperature: bool = True
     repeats: int = 1
+    rerank: str = ""
     max_turns: int
     method: str
     label: str

@@ -169,16 +169,23 @@ class RunDir:
         return self.path / "logs" / f"attempt-{number}.log"
 
     def eval_path(
-        self, panel: str, step: int, policy: str = "transformers", other_temperature: float | None = None
+        self,
+        panel: str,
+        step: int,
+        policy: str = "transformers",
+        other_temperature: float | None = None,
+        rerank: str = "",
     ) -> Path:
         """File for the outcomes of a panel (``valid_seen``, ``valid_seen[48]``) at a checkpoint's step (-1: the start).
 
         The baselines ``random`` and ``expert`` depend on no checkpoint, and carry their own name instead of a step.
         ``other_temperature`` is that of an evaluation which was not sampled at the run's own ``eval.temperature``: it
-        has a file of its own (``valid_seen-000012-t0.8.jsonl``) and never takes the place of the run's.
+        has a file of its own (``valid_seen-000012-t0.8.jsonl``) and never takes the place of the run's. So has one that
+        chose among candidates: ``rerank`` says how (``rerank(forecaster,n=8,K=2)``).
         """
         place = f"{step:06d}" if step >= 0 else "start"
         decoding = "" if other_temperature is None else f"-t{other_temperature:g}"
+        decoding += "-" + re.sub(r"[^A-Za-z0-9.]+", "-", rerank).strip("-") if rerank else ""
         safe = re.sub(r"[^A-Za-z0-9._]+", "-", panel).strip("-")
         return self.evaluations / f"{safe}-{place + decoding if policy == 'transformers' else policy}.jsonl"
 

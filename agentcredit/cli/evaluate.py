@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MODEL = "transformers"
 POLICIES = (MODEL, "random", "expert")
+FORECASTER = "forecaster"
 
 
 def evaluate(
@@ -38,6 +39,18 @@ def evaluate(
             show_default=False,
         ),
     ] = None,
+    rerank: Annotated[
+        str | None,
+        typer.Option(
+            help="Draw several actions and play the best by this: forecaster (CoPE's ensemble test; trained once).",
+            show_default=False,
+        ),
+    ] = None,
+    candidates: Annotated[int, typer.Option(min=1, help="With --rerank: actions to draw.")] = 8,
+    horizon: Annotated[int, typer.Option(min=0, help="With --rerank: the forecaster's K; lags 0 … K vote.")] = 2,
+    ensemble_decay: Annotated[
+        float, typer.Option(min=0, help="With --rerank: lag k weighs exp(-m k); 0: all alike.")
+    ] = 0.0,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
@@ -56,8 +69,13 @@ def evaluate(
         raise UsageError(
             f"--policy {policy} has no checkpoint and no temperature: leave --checkpoint and --temperature out."
         )
+    if rerank is not None and rerank != FORECASTER:
+        raise UsageError(f"There is no '{rerank}' to rerank by (--rerank).{nearest(rerank, [FORECASTER])}")
+    if rerank is not None and policy != MODEL:
+        raise UsageError(f"--rerank chooses among the model's actions: leave --policy {policy} out.")
     found = RunDir.find(out_folder(out), run)
     with logging_to(found.path / "logs" / "eval.log"), contextlib.closing(display()) as shown:
+        from agentcredit.forecaster.ensemble import Ensemble
         from agentcredit.run_evaluation import evaluate_run
 
         try:
@@ -68,6 +86,7 @@ def evaluate(
                 checkpoint=checkpoint,
                 limit=limit,
                 temperature=temperature,
+                rerank=None if rerank is None else Ensemble(candidates, horizon, ensemble_decay),
                 progress=shown,
             )
         except KeyboardInterrupt as error:
@@ -148,7 +167,8 @@ def _decoding(header: EvalHeader) -> str:
     how = "greedy" if header.temperature == 0 else f"temperature {header.temperature:g}"
     own = "" if header.own_temperature else " (not the run's own)"
     per_task = "1 episode per task" if header.repeats == 1 else f"{header.repeats} episodes per task"
-    return f"{how}{own}, {per_task}"
+    chosen = f", {header.rerank}" if header.rerank else ""
+    return f"{how}{own}, {per_task}{chosen}"
 
 
 def _checkpoint(step: int) -> str:

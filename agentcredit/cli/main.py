@@ -22,6 +22,7 @@ DEBUG = "AGENTCREDIT_DEBUG"
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("agentcredit.cli.train:train", "Train a policy; the same command again continues the run."),
     "eval": ("agentcredit.cli.evaluate:evaluate", "Play a split with a run's policy and store the outcomes."),
+    "forecaster": ("agentcredit.cli.forecaster:forecaster", "Train the forecaster that eval --rerank acts by."),
     "compare": ("agentcredit.cli.compare:compare", "Train methods over seeds, evaluate them, print the table."),
     "report": ("agentcredit.cli.report:report", "Compare runs: success rates, intervals, paired differences."),
     "inspect": ("agentcredit.cli.inspect:inspect", "Look into a run: the reference graphs that its method keeps."),

@@ -125,12 +125,15 @@ class Writer:
         """The actions of an answer, in order and in the spelling of executed ones (:func:`spelled`)."""
         return actions_in(self._template.decode(ids), self._terse)
 
+    def line(self, number: int, action: str) -> list[int]:
+        """Ids of the ``number``-th action (from 1) of an answer."""
+        return self._template.encode(f"{action}; " if self._terse else f"{number}. {action}\n")
+
     def write(self, forecast: Forecast) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Ids int64 [N] of question and answer; loss weight float64 [N], 0 on the question; lag int64 [N], −1 outside actions."""
         ids, lags = list(self._question), [-1] * len(self._question)
         for number, (action, lag) in enumerate(zip(forecast.actions, forecast.lags, strict=True), start=1):
-            line = f"{action}; " if self._terse else f"{number}. {action}\n"
-            tokens = self._template.encode(line)
+            tokens = self.line(number, action)
             ids += tokens
             lags += [lag] * len(tokens)
         last = self._template.encode(END) if forecast.ended else []

@@ -73,12 +73,12 @@ def select(evaluations: Sequence[Evaluation], split: str = "", temperature: floa
         kept, notes = _default_role(evaluations)
     kept, of_decoding = _one_decoding(kept, temperature)
     kept, of_panels = _largest_panel(kept)
-    last: dict[tuple[str, str, str, str, bool, float], Evaluation] = {}
+    last: dict[tuple[str, str, str, str, bool, float, str], Evaluation] = {}
     for evaluation in sorted(kept, key=lambda e: e.header.step):
         header = evaluation.header
         # With the temperature, so that two of them meet in the comparison, which refuses them, and not here.
         place = (header.run, header.env, header.split, header.policy, is_warm_start(header), header.temperature)
-        last[place] = evaluation
+        last[*place, header.rerank] = evaluation
     return Selection(tuple(sorted(last.values(), key=_order)), (*notes, *of_decoding, *of_panels))
 
 

@@ -57,8 +57,9 @@ def test_help_takes_less_than_a_third_of_a_second(tmp_path: Path):
 
 def test_every_command_is_listed_and_explains_itself(tmp_path: Path):
     shown = agentcredit("--help", cwd=tmp_path).stdout
+    width = max(map(len, COMMANDS))
     for name, (_, line) in COMMANDS.items():
-        assert f"{name:<7}  {line}" in shown
+        assert f"{name:<{width}}  {line}" in shown
         assert len(load(name).help.strip()) > 30, name
 
 

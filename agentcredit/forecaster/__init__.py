@@ -1,0 +1,1 @@
+"""A forecaster beside a policy, and acting by its forecasts: CoPE's test of an explicit temporal ensemble."""
