@@ -47,6 +47,10 @@ def show(name: Annotated[str, typer.Argument(help="Method: see `methods list`.")
         also = f" (also {', '.join(parameter['aliases'])})" if parameter["aliases"] else ""
         typer.echo(f"  --set method.params.{parameter['name']}={parameter['default']}{also}")
         typer.echo(f"      {parameter['description']}")
+    if card["clashes"]:
+        typer.echo("\nNot together with\n")
+        for other, reason in card["clashes"].items():
+            typer.echo(f"  {other}: {reason}")
     if card["published"]:
         typer.echo("\nPublished success rates in %, each by its own protocol\n")
         for figure in card["published"]:
@@ -162,6 +166,9 @@ def _card(name: str) -> dict[str, Any]:
             }
             for field, info in method.Params.model_fields.items()
         ],
+        "clashes": {
+            other: reason for other in registry.names() if (reason := registry.clash(method, registry.get(other)))
+        },
         "published": [
             {**asdict(figure), "text": figure.text, "provenance": figure.provenance}
             for figure in published()
