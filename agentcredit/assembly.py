@@ -1,24 +1,32 @@
-"""The parts of a run put together from its configuration: environment, prompts, model. Training and evaluation share it."""
+"""The parts of a run put together from its configuration: environment, prompts, model, what methods may ask.
+
+Training, evaluation and re-crediting share it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from agentcredit.config import RunConfig
-from agentcredit.envs.base import EnvClient, EnvSpec, TaskInfo
+from agentcredit.envs.base import EnvClient, EnvSpec, ExpertEpisode, TaskInfo
 from agentcredit.envs.panels import build_panel
 from agentcredit.episodes import Layout, Task
+from agentcredit.methods.base import Conversation, Tools
 from agentcredit.policies.base import Request, Response
 from agentcredit.policies.dialogue import Template
 from agentcredit.policies.models import SMOLLM2, TINY, load, smollm2_folder
+from agentcredit.policies.noise import generator
 from agentcredit.policies.prompts import Prompts
 from agentcredit.policies.speakers import Sampling, TokenSpeaker
 from agentcredit.policies.transformers import TransformersPolicy
 from agentcredit.progress import Progress
 from agentcredit.rollout import Settings
+from agentcredit.training.rows import Row
 from agentcredit.training.warmstart import WarmStart, warm_start
 
 GENERATED_TOGETHER = 128
@@ -118,12 +126,58 @@ def open_stage(config: RunConfig, log_path: Path | None) -> Stage:
     except BaseException:
         client.close()
         raise
-    style = config.policy.prompt
-    if style == "auto":
-        style = "terse" if config.policy.model == TINY else "full"
-    prompts = Prompts(spec, style, config.env.show_admissible, config.env.history)
+    prompts = Prompts(spec, prompt_style(config), config.env.show_admissible, config.env.history)
     layout = config.env.layout or spec.default_layout
     return Stage(client, spec, prompts, layout, config.env.max_turns or spec.default_max_turns)
+
+
+def prompt_style(config: RunConfig) -> Literal["full", "terse"]:
+    """What ``policy.prompt`` means for the run's model."""
+    if config.policy.prompt == "auto":
+        return "terse" if config.policy.model == TINY else "full"
+    return config.policy.prompt
+
+
+def method_tools(
+    config: RunConfig,
+    step: int,
+    engine: Callable[[], Engine],
+    *,
+    max_turns: int,
+    logprobs: Callable[[Sequence[Row]], list[np.ndarray]],
+    analyse: Callable[[Sequence[str]], list[str]] | None,
+    embed: Callable[[Sequence[str]], np.ndarray],
+    expert: Callable[[str], ExpertEpisode | None],
+    template: Conversation,
+) -> Tools:
+    """What a method may ask at a step: one place, so that credit given later is drawn from the same noise as in training.
+
+    ``engine`` is called when a method first asks the model, and not before.
+    """
+    key = (config.seed, "method", step)
+
+    def generate(
+        prompts: Sequence[Sequence[int]],
+        keys: Sequence[tuple[str | int, ...]],
+        *,
+        temperature: float | None = None,
+        max_new_tokens: int | None = None,
+    ) -> list[Response]:
+        return engine().generate(config, prompts, [(*key, *own) for own in keys], temperature, max_new_tokens)
+
+    return Tools(
+        step=step,
+        rng=generator(key),
+        max_turns=max_turns,
+        score=lambda pairs: engine().policy.score(pairs),
+        logprobs=logprobs,
+        generate=generate,
+        analyse=analyse,
+        embed=embed,
+        expert=expert,
+        template=template,
+        terse=prompt_style(config) == "terse",
+    )
 
 
 def load_engine(config: RunConfig, stage: Stage, progress: Progress) -> Engine:

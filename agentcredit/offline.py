@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from agentcredit import outcomes
-from agentcredit.assembly import Engine, Stage, open_stage
+from agentcredit.assembly import Engine, Stage, method_tools, open_stage
 from agentcredit.envs.base import ExpertEpisode
 from agentcredit.errors import MissingError
 from agentcredit.home import home
 from agentcredit.methods.base import Tools
 from agentcredit.policies.models import SMOLLM2, TINY, smollm2_folder
-from agentcredit.policies.noise import generator
 from agentcredit.rundir import RunDir
 from agentcredit.training.checkpoint import problem_of
 from agentcredit.training.rows import Row
@@ -48,23 +47,16 @@ class Offline:
 
     def tools(self, step: int) -> Tools:
         """As in training at this step: the same noise, the same limits."""
-        config = self.run.config
-        key = (config.seed, "method", step)
-
-        return Tools(
-            step=step,
-            rng=generator(key),
+        return method_tools(
+            self.run.config,
+            step,
+            lambda: self._engine(step),
             max_turns=self._max_turns,
-            score=lambda pairs: self._engine(step).policy.score(pairs),
             logprobs=lambda rows: self._logprobs(step, rows),
-            generate=lambda prompts, keys, *, temperature=None, max_new_tokens=None: self._engine(step).generate(
-                config, prompts, [(*key, *own) for own in keys], temperature, max_new_tokens
-            ),
             analyse=self._analyser,
             embed=lambda texts: self._encoder(texts),
             expert=self._expert,
             template=_LazyTemplate(self),
-            terse=config.policy.prompt == "terse" or (config.policy.prompt == "auto" and config.policy.model == TINY),
         )
 
     @cached_property
@@ -150,12 +142,12 @@ class Offline:
         )
 
     def _start(self) -> Path | None:
-        """The weights that training began with: the tiny model's warm start where it is still cached, else the model itself."""
-        policy = self.run.config.policy
-        if policy.model == SMOLLM2:
+        """The weights that training began with, where this machine still has them."""
+        model = self.run.config.policy.model
+        if model == SMOLLM2:
             return smollm2_folder()
-        if policy.model != TINY:
-            return Path(policy.model)
+        if model != TINY:
+            return Path(model) if (Path(model) / "config.json").is_file() else _cached(model)
         found = home() / "warmstarts" / f"{self.run.config.env.name}-{self.run.warm_start}"
         return found if (found / "tokenizer.json").is_file() else None
 
@@ -178,6 +170,16 @@ class Offline:
         if self._stage is None:
             self._stage = open_stage(self.run.config, self.run.path / "logs" / "credit.log")
         return self._stage
+
+
+def _cached(model: str) -> Path | None:
+    """The cached folder of a hub id."""
+    from huggingface_hub import try_to_load_from_cache
+
+    with contextlib.suppress(ValueError):  # a path, no hub id
+        if isinstance(found := try_to_load_from_cache(model, "config.json"), str):
+            return Path(found).parent
+    return None
 
 
 class _LazyTemplate:

@@ -22,7 +22,6 @@ from agentcredit.errors import UsageError
 from agentcredit.files import read_zst_jsonl, write_zst_jsonl
 from agentcredit.methods.base import Assignment, Credit
 from agentcredit.methods.compose import Composition
-from agentcredit.methods.registry import build
 from agentcredit.offline import Offline, stored_steps
 from agentcredit.rundir import RunDir
 
@@ -191,7 +190,7 @@ def store(path: Path, run: RunDir, method: Composition, steps: Iterable[Step]) -
             "run": run.name,
             "fingerprint": run.config.fingerprint(),
             "label": method.label(),
-            "original": build(run.config.method).label(),
+            "original": run.config.method.model_dump(mode="json"),  # no label: a plug-in's class may be gone
             "agentcredit": __version__,
         }
         for step in steps:

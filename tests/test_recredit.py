@@ -95,7 +95,7 @@ def test_another_method_is_stored_by_token_beside_the_original(runs: Path):
         totals = store(path, run, method, recredit(run, method, offline))
     header, *records = module.read(path)
     assert (header["run"], header["label"], header["format"]) == ("grpo", method.label(), 1)
-    assert header["original"] == build(run.config.method).label()
+    assert header["original"] == run.config.method.model_dump(mode="json")
     assert header["fingerprint"] == run.config.fingerprint()
     episodes = [record for record in records if record["kind"] == "episode"]
     assert len(episodes) == totals.episodes == sum(1 for step in (1, 2, 3) for _ in run.read_episodes(step))
@@ -216,3 +216,18 @@ def test_the_command(runs: Path, capsys: pytest.CaptureFixture[str]):
     assert command(["credit", "grpo", "--set", "optim.lr=1", *out]) == 2
     assert "method.* alone" in capsys.readouterr().err
     assert command(["credit", "grpo", "--method", "prosa", *out]) == 2
+
+
+def test_a_start_that_is_not_on_this_machine_gives_way_to_the_nearest_checkpoint(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    run = trained(runs, "rlsd")
+    folder = Offline(run)._weights(1)[0]
+    for model, found in (
+        (str(folder), "= start"),
+        (str(tmp_path / "gone"), "step 1"),
+        ("nobody/has-cached-it", "step 1"),
+    ):
+        policy = run.config.policy.model_copy(update={"model": model})
+        monkeypatch.setattr(run, "config", run.config.model_copy(update={"policy": policy}))
+        assert Offline(run)._weights(1)[1] == found

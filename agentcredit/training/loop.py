@@ -16,19 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from agentcredit.assembly import Engine, Stage, load_engine, open_stage
+from agentcredit.assembly import Engine, Stage, load_engine, method_tools, open_stage
 from agentcredit.config import RunConfig
 from agentcredit.envs.base import TaskInfo
 from agentcredit.envs.panels import Panel, build_panel
 from agentcredit.episodes import Group, episode_to_json
 from agentcredit.errors import RunFailed
 from agentcredit.evaluation import Identity, check_failures, evaluate, model_speaker
-from agentcredit.methods.base import Assignment, Tools
+from agentcredit.methods.base import Assignment
 from agentcredit.methods.compose import Composition
 from agentcredit.methods.registry import build
 from agentcredit.outcomes import Evaluation, summarise
-from agentcredit.policies.base import Response
-from agentcredit.policies.noise import generator
 from agentcredit.progress import Progress, StepReport
 from agentcredit.repro import accelerator
 from agentcredit.rollout import Played, joined, play
@@ -89,29 +87,16 @@ class Trainer:
 
     def credit(self, groups: list[Group], step: int) -> Assignment:
         """What the method makes of the groups."""
-
-        def generate(
-            prompts: Sequence[Sequence[int]],
-            keys: Sequence[tuple[str | int, ...]],
-            *,
-            temperature: float | None = None,
-            max_new_tokens: int | None = None,
-        ) -> list[Response]:
-            own = [(self.config.seed, "method", step, *key) for key in keys]
-            return self.engine.generate(self.config, prompts, own, temperature, max_new_tokens)
-
-        tools = Tools(
-            step=step,
-            rng=generator((self.config.seed, "method", step)),
+        tools = method_tools(
+            self.config,
+            step,
+            lambda: self.engine,
             max_turns=self.stage.max_turns,
-            score=self.engine.policy.score,
             logprobs=self.learner.logprobs,
-            generate=generate,
             analyse=self.analyser,
             embed=self.encoder,
             expert=lambda task_id: self.stage.client.experts([task_id])[0],
             template=self.engine.template,
-            terse=self.stage.prompts.style == "terse",
         )
         return self.method.credit(groups, tools)
 
