@@ -83,6 +83,7 @@ bench: $(INSTALLED) envs
 
 docs: $(INSTALLED)
 	@$(BIN)/python -m agentcredit.config_docs >docs/configuration.md
+	@$(BIN)/python -m agentcredit.report.cards docs/methods
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

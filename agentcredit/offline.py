@@ -20,7 +20,7 @@ from agentcredit.envs.base import ExpertEpisode
 from agentcredit.errors import MissingError
 from agentcredit.home import home
 from agentcredit.methods.base import Tools
-from agentcredit.policies.models import TINY
+from agentcredit.policies.models import SMOLLM2, TINY, smollm2_folder
 from agentcredit.policies.noise import generator
 from agentcredit.rundir import RunDir
 from agentcredit.training.checkpoint import problem_of
@@ -32,7 +32,9 @@ class Offline:
 
     def __init__(self, run: RunDir) -> None:
         self.run = run
-        self._loaded: tuple[Path, Any] | None = None
+        self._engine_of: tuple[Path, Engine] | None = None
+        self._learner: Any = None
+        self._found: dict[int, tuple[Path, str]] = {}
         self._stage: Stage | None = None
         self.weights_of: dict[int, str] = {}
         """Steps whose methods asked for a model, and which weights they got; ``=`` before those that played the step."""
@@ -61,7 +63,7 @@ class Offline:
             analyse=self._analyser,
             embed=lambda texts: self._encoder(texts),
             expert=self._expert,
-            template=_LazyTemplate(self, step),
+            template=_LazyTemplate(self),
             terse=config.policy.prompt == "terse" or (config.policy.prompt == "auto" and config.policy.model == TINY),
         )
 
@@ -93,48 +95,68 @@ class Offline:
             source = ""
         return analyser_of(self.run.config, source, self.run.path / "analyser")
 
+    @cached_property
+    def template(self) -> Any:
+        """The model's chat template, from the tokenizer alone: it is the same at every step.
+
+        Raises:
+            MissingError: the run has no weights to find it beside.
+        """
+        from agentcredit.policies.dialogue import Template
+        from agentcredit.policies.models import load_tokenizer, tokenizer_of
+
+        policy = self.run.config.policy
+        return Template(
+            load_tokenizer(tokenizer_of(policy, self._weights(self.run.episode_steps()[0])[0])), policy.model
+        )
+
     def _engine(self, step: int) -> Engine:
         """The model with the weights that played the step, or the nearest that are kept."""
-        from agentcredit.policies.dialogue import Template
-        from agentcredit.policies.models import load
+        from agentcredit.policies.models import load, tokenizer_of
         from agentcredit.policies.transformers import TransformersPolicy
         from agentcredit.training.warmstart import WarmStart
 
         folder, name = self._weights(step)
         self.weights_of[step] = name
-        if self._loaded is None or self._loaded[0] != folder:
+        if self._engine_of is None or self._engine_of[0] != folder:
+            self._engine_of = self._learner = None  # the one before makes room first
             policy = self.run.config.policy
-            model, tokenizer = load(policy, folder if (folder / "tokenizer.json").is_file() else policy.model)
-            template = Template(tokenizer, policy.model)
-            engine = Engine(model, template, TransformersPolicy(model, template), WarmStart(folder, ""))
-            self._loaded = (folder, engine)
-        return self._loaded[1]
+            model, _ = load(policy, folder, tokenizer_of(policy, folder))
+            engine = Engine(model, self.template, TransformersPolicy(model, self.template), WarmStart(folder, ""))
+            self._engine_of = (folder, engine)
+        return self._engine_of[1]
 
     def _weights(self, step: int) -> tuple[Path, str]:
-        """Folder and name of the weights for a step: of the checkpoint before it, of the start for the first."""
+        """Folder and name of the weights for a step: of the checkpoint before it (the start before the first), else the nearest."""
+        if step not in self._found:  # a checkpoint is proved by hashing all of it: once is enough
+            self._found[step] = self._find_weights(step - 1)
+        return self._found[step]
+
+    def _find_weights(self, wanted: int) -> tuple[Path, str]:
         kept = {
             int(path.name.removeprefix("step-")): path
-            for path in sorted(self.run.checkpoints.glob("step-*"))
-            if path.name.removeprefix("step-").isdigit() and problem_of(path) is None
+            for path in self.run.checkpoints.glob("step-*")
+            if path.name.removeprefix("step-").isdigit()
         }
-        if step - 1 in kept:
-            return kept[step - 1], f"= step {step - 1}"
-        if step == 1 and (start := self._start()) is not None:
-            return start, "= start"
-        if not kept:
-            raise MissingError(
-                f"Run {self.run.name} has no whole checkpoint, which this method needs for its model; "
-                "`agentcredit train` writes them (train.checkpoint_every, train.keep_checkpoints)."
-            )
-        nearest = min(kept, key=lambda number: (abs(number - (step - 1)), number))
-        return kept[nearest], f"step {nearest}"
+        if (start := self._start()) is not None:
+            kept[0] = start
+        for number in sorted(kept, key=lambda number: (abs(number - wanted), number)):
+            if number == 0 or problem_of(kept[number]) is None:
+                name = f"step {number}" if number else "start"
+                return kept[number], f"= {name}" if number == wanted else name
+        raise MissingError(
+            f"Run {self.run.name} has no whole checkpoint, which this method needs for its model; "
+            "`agentcredit train` writes them (train.checkpoint_every, train.keep_checkpoints)."
+        )
 
     def _start(self) -> Path | None:
-        """The folder of the tiny model's warm start, where it is still cached."""
-        if self.run.config.policy.model != TINY:
-            found = Path(self.run.config.policy.model)
-        else:
-            found = home() / "warmstarts" / f"{self.run.config.env.name}-{self.run.warm_start}"
+        """The weights that training began with: the tiny model's warm start where it is still cached, else the model itself."""
+        policy = self.run.config.policy
+        if policy.model == SMOLLM2:
+            return smollm2_folder()
+        if policy.model != TINY:
+            return Path(policy.model)
+        found = home() / "warmstarts" / f"{self.run.config.env.name}-{self.run.warm_start}"
         return found if (found / "tokenizer.json").is_file() else None
 
     def _logprobs(self, step: int, rows: Sequence[Row]) -> list[np.ndarray]:
@@ -142,8 +164,12 @@ class Offline:
         from agentcredit.training.learner import Learner
 
         config, model = self.run.config, self._engine(step).model
-        learner = Learner(model, config.loss, config.optim, config.train, config.policy.temperature, str(model.device))
-        return learner.logprobs(rows)
+        if self._learner is None:
+            loss = config.loss.model_copy(update={"kl": 0.0})  # nothing is trained: no reference
+            self._learner = Learner(
+                model, loss, config.optim, config.train, config.policy.temperature, str(model.device)
+            )
+        return self._learner.logprobs(rows)
 
     def _expert(self, task_id: str) -> ExpertEpisode | None:
         return self._open_stage().client.experts([task_id])[0]
@@ -155,31 +181,27 @@ class Offline:
 
 
 class _LazyTemplate:
-    """The chat template of the step's model, which is loaded when something of it is asked for."""
+    """The run's chat template, whose tokenizer is loaded when something of it is asked for."""
 
-    def __init__(self, offline: Offline, step: int) -> None:
-        self._offline, self._step = offline, step
-
-    @property
-    def _template(self) -> Any:
-        return self._offline._engine(self._step).template
+    def __init__(self, offline: Offline) -> None:
+        self._offline = offline
 
     @property
     def end_id(self) -> int:
-        return self._template.end_id
+        return self._offline.template.end_id
 
     @property
     def answer_mark(self) -> tuple[int, ...]:
-        return self._template.answer_mark
+        return self._offline.template.answer_mark
 
     def encode(self, text: str) -> list[int]:
-        return self._template.encode(text)
+        return self._offline.template.encode(text)
 
     def decode(self, ids: Any) -> str:
-        return self._template.decode(ids)
+        return self._offline.template.decode(ids)
 
     def aside(self, user: str) -> list[int]:
-        return self._template.aside(user)
+        return self._offline.template.aside(user)
 
 
 def stored_steps(run: RunDir) -> Iterator[int]:

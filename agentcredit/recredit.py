@@ -6,6 +6,7 @@ knows at each step what it would have known.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from agentcredit import __version__
 from agentcredit.episodes import Episode, Group, episode_from_json
-from agentcredit.errors import UsageError, nearest
+from agentcredit.errors import UsageError
 from agentcredit.files import read_zst_jsonl, write_zst_jsonl
 from agentcredit.methods.base import Assignment, Credit
 from agentcredit.methods.compose import Composition
+from agentcredit.methods.registry import build
 from agentcredit.offline import Offline, stored_steps
 from agentcredit.rundir import RunDir
 
@@ -70,13 +73,20 @@ class Totals:
     episodes: int = 0
     original: list[np.ndarray] = field(default_factory=list)
     advantage: list[np.ndarray] = field(default_factory=list)
+    logged: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, step: Step) -> None:
         """Takes a step in."""
+        for name, value in step.metrics.items():
+            self.logged.setdefault(name, []).append(value)
         for one in step.episodes:
             self.episodes += 1
             self.original.append(one.original_T)
             self.advantage.append(one.advantage_T)
+
+    def metrics(self) -> dict[str, float]:
+        """What the method logged, the mean over the steps that have it; without what the clock measured."""
+        return {k: float(np.mean(values)) for k, values in self.logged.items() if not k.endswith("seconds")}
 
     def summary(self) -> dict[str, float]:
         """Counts, sizes, and how the two credits agree over turns; a share of nothing is left out."""
@@ -157,7 +167,7 @@ def find_episode(run: RunDir, name: str) -> tuple[int, str]:
         steps = _ranges(list(stored_steps(run)))
         raise UsageError(
             f"Run {run.name} has no stored episode '{name}' (--episode STEP/TASK/SIBLING; steps {steps})."
-            f"{nearest(name, [each for _, each in known])}"
+            f"{_closest(name, [each for _, each in known])}"
         )
     shown = ", ".join(each for _, each in found[:3])
     raise UsageError(f"'{name}' (--episode) is the beginning of {len(found)} episodes: {shown}, …; write more of it.")
@@ -175,7 +185,15 @@ def store(path: Path, run: RunDir, method: Composition, steps: Iterable[Step]) -
     totals = Totals()
 
     def records() -> Iterator[dict[str, Any]]:
-        yield {"format": CREDIT_FORMAT, "kind": "header", "run": run.name, "label": method.label()}
+        yield {
+            "format": CREDIT_FORMAT,
+            "kind": "header",
+            "run": run.name,
+            "fingerprint": run.config.fingerprint(),
+            "label": method.label(),
+            "original": build(run.config.method).label(),
+            "agentcredit": __version__,
+        }
         for step in steps:
             totals.add(step)
             yield {
@@ -230,6 +248,12 @@ def _episodes(
         for episode, credit in zip(group.episodes, credits, strict=True):
             original_T = np.asarray(next(originals).get("advantage_T", []), dtype=np.float64)
             yield Recredited(step, episode, original_T, credit)
+
+
+def _closest(name: str, known: Sequence[str]) -> str:
+    """The three names nearest to one: a run has thousands."""
+    found = difflib.get_close_matches(name, known, n=3, cutoff=0.3)
+    return f" Nearest: {', '.join(found)}." if found else ""
 
 
 def _ranges(steps: Sequence[int]) -> str:

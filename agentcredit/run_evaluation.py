@@ -19,7 +19,7 @@ from agentcredit.methods.forecasts import Writer
 from agentcredit.methods.registry import build
 from agentcredit.outcomes import EvalHeader, read
 from agentcredit.policies.dialogue import Template
-from agentcredit.policies.models import load
+from agentcredit.policies.models import load, tokenizer_of
 from agentcredit.policies.transformers import TransformersPolicy
 from agentcredit.progress import Progress
 from agentcredit.rundir import RunDir
@@ -223,7 +223,6 @@ def _engine(run: RunDir, config: RunConfig, stage: Stage, weights: Path | None, 
     """The model with a checkpoint's weights, or with those that training started from."""
     if weights is None:
         return load_engine(config, stage, progress)
-    has_tokenizer = (weights / "tokenizer.json").is_file()
-    model, tokenizer = load(config.policy, weights if has_tokenizer else config.policy.model)
+    model, tokenizer = load(config.policy, weights, tokenizer_of(config.policy, weights))
     template = Template(tokenizer, config.policy.model)
     return Engine(model, template, TransformersPolicy(model, template), WarmStart(weights, run.warm_start))

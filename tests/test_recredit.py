@@ -75,8 +75,9 @@ def test_a_method_that_asks_the_model_gets_the_weights_that_played_the_step(runs
 def test_weights_that_are_gone_are_said_to_be_others(runs: Path):
     run = trained(runs, "rlsd-thin", train__keep_checkpoints=1, train__checkpoint_every=3)
     _, weights = steps_of(run)
-    assert set(weights.values()) <= {"= start", "step 3"}
-    assert "step 3" in weights.values()
+    # Kept are the start (0) and step 3; step n was played by the weights of n − 1.
+    assert weights == {step: {1: "= start", 2: "start", 3: "step 3"}[step] for step in weights}
+    assert {name for name in weights.values() if not name.startswith("=")}
 
 
 def test_a_method_with_a_memory_goes_through_the_earlier_steps(runs: Path):
@@ -94,6 +95,8 @@ def test_another_method_is_stored_by_token_beside_the_original(runs: Path):
         totals = store(path, run, method, recredit(run, method, offline))
     header, *records = module.read(path)
     assert (header["run"], header["label"], header["format"]) == ("grpo", method.label(), 1)
+    assert header["original"] == build(run.config.method).label()
+    assert header["fingerprint"] == run.config.fingerprint()
     episodes = [record for record in records if record["kind"] == "episode"]
     assert len(episodes) == totals.episodes == sum(1 for step in (1, 2, 3) for _ in run.read_episodes(step))
     for record in episodes:
@@ -131,8 +134,51 @@ def test_episodes_by_name(runs: Path):
     assert find_episode(run, name) == (2, name)
     with pytest.raises(UsageError, match="is the beginning of"):
         find_episode(run, "2/")
-    with pytest.raises(UsageError, match=r"no stored episode '7/x'.*steps 1 to 3"):
+    with pytest.raises(UsageError, match=r"no stored episode '7/x'.*steps 1 to 3\)\.$"):
         find_episode(run, "7/x")
+    with pytest.raises(UsageError) as caught:
+        find_episode(run, name + "9")
+    assert f"Nearest: {name}, " in str(caught.value)
+    assert str(caught.value).partition("Nearest: ")[2].count(", ") == 2  # three, of all the step's episodes
+
+
+def test_weights_are_proved_once_a_step_and_not_read_for_a_template(runs: Path, monkeypatch: pytest.MonkeyPatch):
+    from agentcredit import offline
+
+    run = trained(runs, "grpo")
+    proved: list[Path] = []
+    real = offline.problem_of
+    monkeypatch.setattr(offline, "problem_of", lambda path: proved.append(path) or real(path))
+    _, weights = steps_of(run, MethodConfig(name="echo"))
+    assert (weights, proved) == ({}, [])  # the tokenizer of the start
+    _, weights = steps_of(run, MethodConfig(name="rlsd"))
+    assert weights
+    assert sorted(proved) == sorted(set(proved))
+
+
+def test_a_checkpoint_without_a_tokenizer_gives_its_own_weights(tmp_path: Path):
+    """As of a model from a hub: the tokenizer comes from there, the weights from the checkpoint."""
+    import shutil
+
+    import torch
+
+    from agentcredit.policies.models import load, tokenizer_of
+
+    run = trained(tmp_path, "grpo", train__steps=1)
+    start, other = run.checkpoints / "step-000001", tmp_path / "other"
+    shutil.copytree(start, other)
+    for path in other.glob("*token*"):
+        path.unlink()
+    (other / "warmstart.json").unlink()
+    policy = run.config.policy.model_copy(update={"model": str(start)})
+    assert (tokenizer_of(policy, start), tokenizer_of(policy, other)) == (start, str(start))
+    model, tokenizer = load(policy, other, tokenizer_of(policy, other))
+    with torch.no_grad():
+        next(model.parameters()).add_(1.0)
+    model.save_pretrained(other)
+    again, _ = load(policy, other, tokenizer_of(policy, other))
+    assert torch.equal(next(again.parameters()), next(model.parameters()))
+    assert tokenizer.chat_template
 
 
 def test_what_is_not_there(runs: Path):
@@ -161,6 +207,12 @@ def test_the_command(runs: Path, capsys: pytest.CaptureFixture[str]):
     assert len(lines) == 3 + len(record["turns"])
     assert command(["credit", "grpo", "--set", "method.params.std=false", "--step", "2", "--json", *out]) == 0
     assert json.loads(capsys.readouterr().out)["label"].startswith("grpo(over=trajectory,no-std)")
+    file = ["--out-file", str(runs / "two.jsonl.zst")]
+    assert command(["credit", "grpo", "--method", "gigpo", "--step", "2", *file, *out]) == 0
+    assert "gigpo/singleton_share" in capsys.readouterr().out
+    assert [each["step"] for each in module.read(runs / "two.jsonl.zst") if each["kind"] == "step"] == [2]
+    assert command(["credit", "grpo", "--episode", name, *file, *out]) == 2
+    assert "stores nothing" in capsys.readouterr().err
     assert command(["credit", "grpo", "--set", "optim.lr=1", *out]) == 2
     assert "method.* alone" in capsys.readouterr().err
     assert command(["credit", "grpo", "--method", "prosa", *out]) == 2

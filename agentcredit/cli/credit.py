@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +12,7 @@ from agentcredit.errors import UsageError
 
 if TYPE_CHECKING:
     from agentcredit.config import MethodConfig
-    from agentcredit.recredit import Recredited, Step
+    from agentcredit.recredit import Recredited, Step, Totals
     from agentcredit.rundir import RunDir
 
 
@@ -28,6 +29,14 @@ def credit(
     episode: Annotated[
         str, typer.Option(metavar="STEP/TASK/SIBLING", help="Show one episode turn by turn; its beginning is enough.")
     ] = "",
+    out_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--out-file",
+            help="Where the credit by token is stored, also of one step; default: the run's folder.",
+            show_default=False,
+        ),
+    ] = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
@@ -45,6 +54,8 @@ def credit(
     composition = build(_method(found, method, base, sets or []))
     label = composition.label()
     wanted = ""
+    if episode and out_file is not None:
+        raise UsageError("--episode shows one episode and stores nothing: give --step with --out-file instead.")
     if episode:
         at, wanted = find_episode(found, episode)
         if step not in (None, at):
@@ -57,15 +68,14 @@ def credit(
             (one,) = (each for each in only.episodes if each.id == wanted)
             _show_episode(found, label, only, one, as_json)
             return
-        path = None
         totals = Totals()
-        if step is None:
-            path = credit_path(found, composition)
+        path = out_file if out_file is not None or step is not None else credit_path(found, composition)
+        if path is not None:
             totals = store(path, found, composition, steps)
         else:
             for each in steps:
                 totals.add(each)
-        _show_summary(found, label, totals.summary(), offline.weights_of, path, as_json)
+        _show_summary(found, label, totals, offline.weights_of, path, as_json)
 
 
 def _method(run: RunDir, name: str, base: str, sets: list[str]) -> MethodConfig:
@@ -95,10 +105,11 @@ def _value(config: Any, key: str) -> Any:
 
 
 def _show_summary(
-    run: RunDir, label: str, values: dict[str, float], weights: dict[int, str], path: Any, as_json: bool
+    run: RunDir, label: str, totals: Totals, weights: dict[int, str], path: Path | None, as_json: bool
 ) -> None:
+    values, logged = totals.summary(), totals.metrics()
     if as_json:
-        record = {"run": run.name, "label": label, "summary": values, "weights": weights}
+        record = {"run": run.name, "label": label, "summary": values, "metrics": logged, "weights": weights}
         print_json(record | ({"path": str(path)} if path else {}))
         return
     typer.echo(f"{run.name}: {label}")
@@ -112,6 +123,9 @@ def _show_summary(
             f"turns: {values['share_equal']:.1%} as they were, {values['share_silenced']:.1%} silenced, "
             f"{values['share_turned']:.1%} turned round{correlation}"
         )
+    own = {name: value for name, value in logged.items() if not name.startswith("credit/")}
+    for name in sorted(own):
+        typer.echo(f"  {name:<36} {own[name]:.4g}")
     if weights:
         typer.echo(_weights_line(weights))
     if path is not None:

@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("agentcredit.cli.compare:compare", "Train methods over seeds, evaluate them, print the table."),
     "report": ("agentcredit.cli.report:report", "Compare runs: success rates, intervals, paired differences."),
     "inspect": ("agentcredit.cli.inspect:inspect", "Look into a run: the reference graphs that its method keeps."),
-    "credit": ("agentcredit.cli.credit:credit", "Give stored episodes another method's credit, beside the run's own."),
+    "credit": ("agentcredit.cli.credit:credit", "Give stored episodes the credit of any method."),
     "runs": ("agentcredit.cli.runs:app", "List, show and verify runs; open the MLflow page."),
     "methods": ("agentcredit.cli.methods:app", "List the methods, or show one with its parameters."),
     "envs": ("agentcredit.cli.envs:app", "List, set up, check and play environments."),

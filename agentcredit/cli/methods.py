@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from agentcredit.cli.options import AsJson, print_json, say
 
+if TYPE_CHECKING:
+    from agentcredit.stats.intervals import Interval
+
 _CARDS = Path(__file__).parents[2] / "docs" / "methods"
 """Method cards, where the program runs from its source tree."""
+
+CHOICES = ("Choices", "Why these defaults")
+"""Titles of the section of a card that declares deviations and readings."""
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="List the methods, or show one with its parameters."
@@ -47,10 +53,16 @@ def show(name: Annotated[str, typer.Argument(help="Method: see `methods list`.")
         also = f" (also {', '.join(parameter['aliases'])})" if parameter["aliases"] else ""
         typer.echo(f"  --set method.params.{parameter['name']}={parameter['default']}{also}")
         typer.echo(f"      {parameter['description']}")
+    if card["clashes"]:
+        typer.echo("\nNot together with\n")
+        for other, reason in card["clashes"].items():
+            typer.echo(f"  {other}: {reason}")
     if card["published"]:
         typer.echo("\nPublished success rates in %, each by its own protocol\n")
         for figure in card["published"]:
-            typer.echo(f"  {figure['env']:<12}  {figure['text']:>8}  {figure['provenance']}")
+            typer.echo(f"  {figure['env']:<12}  {figure['text']:>8}{figure['within']}  {figure['provenance']}")
+    if card["choices"]:
+        typer.echo(f"\nDeviations and readings\n\n{card['choices']}")
     if card["card"]:
         typer.echo(f"\nCard: {card['card']}")
 
@@ -162,10 +174,27 @@ def _card(name: str) -> dict[str, Any]:
             }
             for field, info in method.Params.model_fields.items()
         ],
+        "clashes": {
+            other: reason for other in registry.names() if (reason := registry.clash(method, registry.get(other)))
+        },
         "published": [
-            {**asdict(figure), "text": figure.text, "provenance": figure.provenance}
+            {**asdict(figure), "text": figure.text, "within": _within(figure.interval), "provenance": figure.provenance}
             for figure in published()
             if figure.method == name and figure.metric == "success"
         ],
+        "choices": _choices(path.read_text(encoding="utf-8")) if path.is_file() else "",
         "card": str(path) if path.is_file() else "",
     }
+
+
+def _within(interval: Interval | None) -> str:
+    return f" [{100 * interval.low:.1f}, {100 * interval.high:.1f}]" if interval else ""
+
+
+def _choices(card: str) -> str:
+    """The card's section on where it deviates from its source and which reading it takes."""
+    for section in card.split("\n## ")[1:]:
+        title, _, text = section.partition("\n")
+        if title in CHOICES:
+            return text.strip()
+    return ""

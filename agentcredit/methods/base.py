@@ -173,7 +173,9 @@ class Method(Protocol):
     dapo): they stand above the environment's and the model's defaults and below everything that is given. And for
     ``methods check``: ``neutral``, parameters with which it is its base, ``conserves``, what it only moves, and ``trial``,
     parameters to be tried with, where the defaults leave out what is worth trying. ``asks_analyser`` is True where the
-    parameters call for ``Tools.analyse``: a configuration without an analyser is then refused.
+    parameters call for ``Tools.analyse``: a configuration without an analyser is then refused. ``clashes`` names methods that it
+    does not compose with, each with the reason and the way out (:func:`agentcredit.methods.registry.clash`); one of the two
+    declares it.
     """
 
     name: ClassVar[str]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
+from itertools import combinations
 from typing import Any, get_args
 
 from pydantic import ValidationError
@@ -86,10 +87,13 @@ def build(config: MethodConfig) -> Composition:
     A parameter goes to every method of the composition that has it. Methods of one kind act in the order given.
 
     Raises:
-        UsageError: an unknown method or parameter, a bad value, two estimators, a method named twice, or an analyser that
-            is asked for and not there.
+        UsageError: an unknown method or parameter, a bad value, two estimators, a method named twice, two that make no sense
+            together, or an analyser that is asked for and not there.
     """
     classes = _classes(config)
+    for one, other in combinations(classes, 2):
+        if reason := clash(one, other):
+            raise UsageError(f"Methods '{one.name}' and '{other.name}' do not go together: {reason}")
     values = _route(config.params, classes)
     made: list[Any] = [_make(cls, values[cls.name]) for cls in classes]
     _check_analyser(config, made)
@@ -102,6 +106,15 @@ def build(config: MethodConfig) -> Composition:
         invalid_penalty=config.invalid_penalty,
         invalid_mode=config.invalid_mode,
     )
+
+
+def clash(one: type[Method], other: type[Method]) -> str:
+    """Why two methods make no sense together, and what to do instead; empty where they do.
+
+    Either class may say so in ``clashes``, a mapping of method names to such a sentence.
+    """
+    declared: list[Mapping[str, str]] = [getattr(cls, "clashes", {}) for cls in (one, other)]
+    return declared[0].get(other.name, "") or declared[1].get(one.name, "")
 
 
 def _classes(config: MethodConfig) -> list[type[Method]]:

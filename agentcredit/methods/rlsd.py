@@ -56,6 +56,15 @@ class Rlsd:
         "Weighs tokens by how much likelier a teacher that knows a success finds them, within a band."
     )
     neutral: ClassVar[Mapping[str, Any]] = {"lambda": 0.0}
+    clashes: ClassVar[Mapping[str, str]] = {
+        "stepopsd": "both weigh the same tokens by the same teacher with the same note, so that its opinion counts twice; "
+        "keep one of them.",
+        "alignopsd": "alignopsd's weights of turns are means of the log-ratios that rlsd weighs tokens by, so that the "
+        "teacher's opinion of a turn counts twice; keep one of them, or take alignopsd+stepopsd, which moves credit within "
+        "turns only.",
+        "ahead": "both hold an advantage within a band around the base's by a self-teacher's opinion, and together they "
+        "keep neither band; keep one of them.",
+    }
 
     def __init__(self, params: RlsdParams) -> None:
         self.params = params

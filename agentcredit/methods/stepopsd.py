@@ -61,6 +61,10 @@ class Stepopsd:
         "Moves the blame within each step of a failure by what a teacher that knows a success prefers."
     )
     neutral: ClassVar[Mapping[str, Any]] = {"lambda": 0.0}
+    clashes: ClassVar[Mapping[str, str]] = {
+        "ahead": "stepopsd keeps the credit of a step by weights of mean 1, which holds where the tokens of a step share one "
+        "advantage, and ahead gives them different ones; keep one of them.",
+    }
 
     def __init__(self, params: StepopsdParams) -> None:
         self.params = params

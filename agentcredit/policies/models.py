@@ -30,8 +30,8 @@ def device_of(policy: PolicyConfig) -> str:
     return ("cuda" if available else "cpu") if policy.device == "auto" else policy.device
 
 
-def load(policy: PolicyConfig, source: str | Path) -> tuple[Any, Any]:
-    """Model (in evaluation mode, on its device) and tokenizer from a folder or a hub id.
+def load(policy: PolicyConfig, source: str | Path, tokenizer_source: str | Path | None = None) -> tuple[Any, Any]:
+    """Model (in evaluation mode, on its device) and tokenizer from a folder or a hub id, the tokenizer from another if given.
 
     Raises:
         MissingError: nothing loadable is there.
@@ -45,7 +45,7 @@ def load(policy: PolicyConfig, source: str | Path) -> tuple[Any, Any]:
     dtype = {"auto": "bfloat16" if device.startswith("cuda") else "float32"}.get(policy.dtype, policy.dtype)
     torch.set_num_threads(policy.threads)
     try:
-        tokenizer = load_tokenizer(source)
+        tokenizer = load_tokenizer(source if tokenizer_source is None else tokenizer_source)
         model = AutoModelForCausalLM.from_pretrained(str(source), dtype=getattr(torch, dtype))
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
@@ -55,6 +55,13 @@ def load(policy: PolicyConfig, source: str | Path) -> tuple[Any, Any]:
         ) from error
     model.to(torch.device(device))  # pyright: ignore[reportArgumentType]  # transformers wraps nn.Module.to
     return model.eval(), tokenizer
+
+
+def tokenizer_of(policy: PolicyConfig, weights: Path) -> str | Path:
+    """Where the tokenizer of a checkpoint lies: beside the weights, or with a hub's model, whose checkpoints leave it out."""
+    if (weights / "tokenizer.json").is_file():
+        return weights
+    return smollm2_folder() if policy.model == SMOLLM2 else policy.model
 
 
 def load_tokenizer(source: str | Path) -> Any:

@@ -8,6 +8,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Literal
 
+from agentcredit.stats.intervals import Interval, wilson
+
 
 @dataclass(frozen=True, slots=True)
 class Published:
@@ -37,6 +39,13 @@ class Published:
         """The number alone: ``90.5``, ``77.6±5.2``, or ``+13.3`` for a gain."""
         spread = f"±{self.sd:g}" if self.sd is not None else ""
         return f"+{self.value:g}" if self.kind == "gain" else f"{self.value:.1f}{spread}"
+
+    @property
+    def interval(self) -> Interval | None:
+        """Wilson's 95 % interval of a success rate whose n is known; None otherwise. It leaves out what differs between seeds."""
+        if not self.n or self.metric != "success" or self.kind != "value":
+            return None
+        return wilson(round(self.value / 100 * self.n), self.n)
 
     @property
     def provenance(self) -> str:

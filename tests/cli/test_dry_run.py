@@ -62,6 +62,11 @@ def test_what_training_brings_itself_is_said_and_no_error(tmp_path: Path):
     assert "# to come    The interpreter of alfworld: training makes it with pip (alfworld==" in result.stdout
 
 
+def test_methods_that_make_no_sense_together_are_refused(tmp_path: Path):
+    sentence = refused(agentcredit("train", "--dry-run", "--method", "ahead+rlsd", cwd=tmp_path), 2)
+    assert "Methods 'ahead' and 'rlsd' do not go together: both hold an advantage within a band" in sentence
+
+
 def test_what_is_missing_is_said_and_is_an_error(tmp_path: Path):
     result = agentcredit(
         "train", "--dry-run", "--model", "./none", "--set", "env.official=true", cwd=tmp_path, ALFWORLD_DATA="nowhere"

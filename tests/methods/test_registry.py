@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint
+from typing import ClassVar
 
 import pytest
 
@@ -65,6 +67,71 @@ def test_what_is_wrong_is_said_in_one_sentence(name, base, params, words):
     for word in words:
         assert word in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("pair", "words"),
+    [
+        (("rlsd", "stepopsd"), ["counts twice", "keep one"]),
+        (("rlsd", "alignopsd"), ["counts twice", "alignopsd+stepopsd"]),
+        (("rlsd", "ahead"), ["neither band", "keep one"]),
+        (("stepopsd", "ahead"), ["share one advantage", "keep one"]),
+    ],
+)
+def test_meaningless_pairs_are_refused_in_either_order_on_any_base(pair, words):
+    for one, other in (pair, pair[::-1]):
+        for name, base in ((f"{one}+{other}", ""), (f"{one}+cope+{other}", "gigpo"), (f"rloo+{one}+{other}", "")):
+            with pytest.raises(UsageError) as caught:
+                build(name, base=base)
+            sentence = str(caught.value)
+            assert f"'{one}' and '{other}' do not go together" in sentence
+            assert "\n" not in sentence
+            for word in words:
+                assert word in sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("cope+proas", ""),
+        ("alignopsd", "gigpo"),
+        ("alignopsd", "graphgpo"),
+        ("proas+alignopsd", ""),
+        ("alignopsd+stepopsd", ""),
+        ("alignopsd+sdar", ""),
+        ("rlsd+sdar", ""),
+        ("echo+cope", "dapo"),
+        ("ahead+echo", "hgpo"),
+    ],
+)
+def test_pairs_with_a_meaning_are_built(name, base):
+    assert {part.name for part in build(name, base=base).parts()} == {*name.split("+"), base or "grpo"}
+
+
+def test_what_clashes_is_known_and_says_why_and_what_to_do():
+    declared = {name: getattr(registry.get(name), "clashes", {}) for name in registry.names()}
+    assert any(declared.values())
+    for name, reasons in declared.items():
+        for other, reason in reasons.items():
+            assert other in registry.names(), f"{name} clashes with '{other}', which is no method"
+            assert name != other
+            assert reason.endswith(".")
+            assert "keep" in reason
+            assert name not in declared[other], f"{name} and {other} are declared twice"
+
+
+def test_a_plug_in_declares_what_it_does_not_go_with(monkeypatch):
+    plug_in(monkeypatch, "tests.methods.test_registry:Mine")
+    with pytest.raises(UsageError, match="'rloo' and 'mine' do not go together: rloo has no deviation; keep grpo"):
+        build("mine", base="rloo")
+    assert build("mine").shapers[0].name == "mine"
+
+
+class Mine(Proas):
+    """A shaper of another package."""
+
+    name: ClassVar[str] = "mine"
+    clashes: ClassVar[Mapping[str, str]] = {"rloo": "rloo has no deviation; keep grpo."}
 
 
 def plug_in(monkeypatch, value):
