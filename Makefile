@@ -2,6 +2,7 @@
 #
 #   make demo    train ProAS and GRPO with the tiny model on generated ALFWorld games, evaluate, print the table
 #   make test    every test            make check   lint, format, types, light imports
+#   make test-methods   ten steps of every method on ALFWorld and ScienceWorld, killed and resumed (an hour)
 #   make bench   what is timed         make setup   the virtual environment alone
 #
 # PYTHON=python3.12        interpreter to build the virtual environment with (3.11 or newer)
@@ -14,7 +15,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup envs env-alfworld env-scienceworld demo test check bench docs clean
+.PHONY: help setup envs env-alfworld env-scienceworld demo test test-methods check bench docs clean
 
 PYTHON ?= python3
 TORCH_SPEC ?= torch==2.13.0
@@ -67,6 +68,9 @@ demo: env-alfworld
 
 test: $(INSTALLED) envs
 	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
+
+test-methods: $(INSTALLED) envs
+	@$(BIN)/python -m pytest -n $(TEST_WORKERS) -m exhaustive tests/training/test_every_method.py
 
 check: $(INSTALLED)
 	@$(BIN)/ruff check --output-format concise .
