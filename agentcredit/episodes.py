@@ -6,9 +6,10 @@ This module imports the standard library and numpy only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import groupby
 from typing import Any, Literal
 
 import numpy as np
@@ -128,6 +129,11 @@ class Group:
 
     task: Task
     episodes: tuple[Episode, ...]
+
+
+def grouped(episodes: Iterable[Episode]) -> list[Group]:
+    """The groups of one step's episodes in which siblings stand together, as they are stored."""
+    return [Group(task, tuple(members)) for task, members in groupby(episodes, key=lambda episode: episode.task)]
 
 
 def episode_to_json(episode: Episode) -> dict[str, Any]:

@@ -10,14 +10,13 @@ import difflib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from agentcredit import __version__
-from agentcredit.episodes import Episode, Group, episode_from_json
+from agentcredit.episodes import Episode, Group, episode_from_json, grouped
 from agentcredit.errors import UsageError
 from agentcredit.files import read_zst_jsonl, write_zst_jsonl
 from agentcredit.methods.base import Assignment, Credit
@@ -119,7 +118,7 @@ def recredit(run: RunDir, method: Composition, offline: Offline, only: int | Non
         if only is not None and (step > only or (step < only and not method.state_dict())):
             continue
         records = list(run.read_episodes(step))
-        groups = groups_of(records)
+        groups = grouped(episode_from_json(record) for record in records)
         assignment = method.credit(groups, offline.tools(step))
         if only in (None, step):
             yield Step(
@@ -129,13 +128,6 @@ def recredit(run: RunDir, method: Composition, offline: Offline, only: int | Non
                 offline.weights_of.get(step, ""),
                 len(assignment.extra_rows),
             )
-
-
-def groups_of(records: Sequence[Mapping[str, Any]]) -> list[Group]:
-    """The groups of a step's stored episodes, in their order: siblings of one task stand together."""
-    episodes = [episode_from_json(record) for record in records]
-    groups = [list(members) for _, members in groupby(episodes, key=lambda episode: episode.task)]
-    return [Group(members[0].task, tuple(members)) for members in groups]
 
 
 def episode_id(step: int, episode: Episode) -> str:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,42 +16,22 @@ from agentcredit.plan import lacks
 from agentcredit.policies.chat import Chat
 from agentcredit.rundir import RunDir
 from agentcredit.training.checkpoint import load_latest
+from tests.policies.endpoint import Endpoint
 from tests.training.toy_run import config, register_toy, run_training
 
 
-class Reader:
-    """A real HTTP server that finds the first step of every episode wrong, each time in other words."""
+class Reader(Endpoint):
+    """Finds the first step of every episode wrong, each time in other words."""
 
-    def __init__(self) -> None:
-        self.asked: list[dict[str, Any]] = []
-        self.keys: list[str | None] = []
-        reader = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                reader.asked.append(body)
-                reader.keys.append(self.headers["Authorization"])
-                said = f'[{{"step": 1, "wrong": "no", "instead": "look around {len(reader.asked)}"}}]'
-                answer = json.dumps({"choices": [{"message": {"role": "assistant", "content": said}}]}).encode()
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
-        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    def reply(self) -> None:
+        self.say(f'[{{"step": 1, "wrong": "no", "instead": "look around {len(self.asked)}"}}]')
 
 
 @pytest.fixture
 def reader() -> Iterator[Reader]:
     reader = Reader()
     yield reader
-    reader.server.shutdown()
-    reader.server.server_close()
+    reader.close()
 
 
 @pytest.fixture
@@ -70,9 +47,9 @@ def test_an_answer_is_paid_once_and_the_key_is_kept_nowhere(reader: Reader, tmp_
     first = Remembered(chat, tmp_path / "kept")(["one", "two", "one"])
     assert first[0] == first[2] != first[1]
     assert len(reader.asked) == 2
-    assert {body["messages"][0]["content"] for body in reader.asked} == {"one", "two"}
-    assert all((body["temperature"], body["model"]) == (0, "m") for body in reader.asked)
-    assert reader.keys == ["Bearer very-secret"] * 2
+    assert {body["messages"][0]["content"] for *_, body in reader.asked} == {"one", "two"}
+    assert all((body["temperature"], body["model"]) == (0, "m") for *_, body in reader.asked)
+    assert [headers["Authorization"] for _, headers, _ in reader.asked] == ["Bearer very-secret"] * 2
     again = Remembered(chat, tmp_path / "kept")(["two", "one", "three"])
     assert again[:2] == [first[1], first[0]]
     assert len(reader.asked) == 3

@@ -23,7 +23,7 @@ from agentcredit.assembly import Engine
 from agentcredit.episodes import Episode, Group, episode_from_json
 from agentcredit.errors import MissingError
 from agentcredit.files import atomic_write_json, naming, sync_folder
-from agentcredit.methods.base import Assignment, Credit, Tools
+from agentcredit.methods.base import Tools, without_credit
 from agentcredit.methods.cope import Cope, CopeParams
 from agentcredit.methods.cope_probe import accuracy, likelihoods
 from agentcredit.methods.forecasts import Writer, forecasts_of
@@ -230,16 +230,10 @@ def _train(
         drawn = rng.choice(len(episodes), min(recipe.episodes, len(episodes)), replace=False)
         groups = [Group(episodes[index].task, (episodes[index],)) for index in drawn.tolist()]
         tools = Tools(update, rng, 0, template=engine.template, terse=terse)
-        assignment = method.extend(groups, _without_credit(groups), tools)
+        assignment = method.extend(groups, without_credit(groups), tools)
         losses.append(round(learner.update(build_rows(groups, assignment), update)["loss_ce"], 4))
         progress.phase("training the forecaster, update", update + 1, recipe.updates)
     return losses
-
-
-def _without_credit(groups: Sequence[Group]) -> Assignment:
-    return Assignment(
-        [[Credit(tuple(np.zeros(turn.n_tokens) for turn in e.turns)) for e in group.episodes] for group in groups]
-    )
 
 
 def _params(horizon: int) -> CopeParams:

@@ -166,6 +166,13 @@ class Assignment:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
+def without_credit(groups: Sequence[Group]) -> Assignment:
+    """An assignment in which no token is worth anything: what to build rows of episodes from, as context."""
+    return Assignment(
+        [[Credit(tuple(np.zeros(turn.n_tokens) for turn in e.turns)) for e in group.episodes] for group in groups]
+    )
+
+
 class Method(Protocol):
     """What every method class declares about itself; it is made by ``cls(params)``.
 

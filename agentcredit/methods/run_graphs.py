@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from agentcredit.episodes import Episode, Group, episode_from_json
+from agentcredit.episodes import Episode, episode_from_json, grouped
 from agentcredit.errors import MissingError, UsageError
 from agentcredit.methods.base import Tools
 from agentcredit.methods.graph_sources import GraphKey, GraphSource
@@ -103,10 +103,7 @@ def _names(key: GraphKey) -> tuple[str, ...]:
 
 
 def _learn(source: GraphSource, step: int, episodes: Iterable[Episode]) -> None:
-    by_task: dict[str, list[Episode]] = {}
-    for episode in episodes:
-        by_task.setdefault(f"{episode.task.split}/{episode.task.id}", []).append(episode)
-    groups = [Group(members[0].task, tuple(members)) for members in by_task.values()]
+    groups = grouped(episodes)
     tools = Tools(step=step, rng=np.random.default_rng(0), max_turns=1)  # a source asks for neither
     source.before(groups, tools)
     source.after(groups, tools)

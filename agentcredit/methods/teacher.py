@@ -14,7 +14,7 @@ import numpy as np
 
 from agentcredit.episodes import Episode, Group, Turn
 from agentcredit.errors import UsageError
-from agentcredit.methods.base import Assignment, Conversation, Credit, TokenAdvantages, Tools
+from agentcredit.methods.base import Conversation, TokenAdvantages, Tools, without_credit
 from agentcredit.training.rows import Row, build_rows, prompt_ends
 
 BOUND = 20.0
@@ -75,7 +75,9 @@ def _silent_before(question: Sequence[int], said: Turn, prefix: tuple[int, int])
 
 def context_rows(groups: Sequence[Group]) -> Contexts:
     """The rows of the groups' episodes, to be continued."""
-    silent = [replace(row, sampled=np.zeros(len(row), dtype=bool)) for row in build_rows(groups, _nothing(groups))]
+    silent = [
+        replace(row, sampled=np.zeros(len(row), dtype=bool)) for row in build_rows(groups, without_credit(groups))
+    ]
     return Contexts(silent, prompt_ends(groups))
 
 
@@ -151,9 +153,3 @@ def success_of_another(group: Group, episode: Episode) -> Episode | None:
 def action_list(episode: Episode) -> str:
     """The episode's actions in order, as a text for a note."""
     return "; ".join(turn.action for turn in episode.turns)
-
-
-def _nothing(groups: Sequence[Group]) -> Assignment:
-    return Assignment(
-        [[Credit(tuple(np.zeros(t.n_tokens) for t in e.turns)) for e in group.episodes] for group in groups]
-    )

@@ -1,14 +1,13 @@
 """``agentcredit methods distill`` against a real HTTP server, with ALFWorld's own experts as demonstrations."""
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from agentcredit.methods.distilled import DistilledSource
 from tests.cli.command import agentcredit, refused
+from tests.policies.endpoint import Endpoint
 
 KIND = "pick_and_place_simple"
 WRITTEN = json.loads((Path(__file__).parents[2] / "experiments/cpu/alfworld-distilled.json").read_text())["graphs"]
@@ -21,43 +20,25 @@ def test_a_graph_is_asked_for_checked_and_written_once(tmp_path: Path):
 
     if not is_ready("alfworld"):
         pytest.skip("ALFWorld is not set up")
-    asked: list[tuple[str, dict]] = []
-    answers = [{"milestones": [], "edges": []}, WRITTEN[KIND]]
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append((self.headers["Authorization"], body))
-            content = json.dumps(answers[len(asked) - 1])
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps({"choices": [{"message": {"content": content}}]}).encode())
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}/v1"
-    words = (
-        f"methods distill --env alfworld --out g.json --url {url} --model m --key-env K --type {KIND} --demos 1".split()
-    )
+    endpoint = Endpoint()
+    endpoint.say(json.dumps({"milestones": [], "edges": []}))
+    endpoint.say(json.dumps(WRITTEN[KIND]))
+    words = f"methods distill --env alfworld --out g.json --url {endpoint.url} --model m --key-env K --type {KIND} --demos 1".split()
     variables = {"K": "sk-secret", "AGENTCREDIT_ALFWORLD_PYTHON": str(registry.interpreter("alfworld"))}
     try:
         done = agentcredit(*words, cwd=tmp_path, **variables)
         assert done.returncode == 0, done.stderr
         again = agentcredit(*words, cwd=tmp_path, **variables)
     finally:
-        server.shutdown()
-        server.server_close()
+        endpoint.close()
     assert done.stdout == "g.json\n"
     assert f"{KIND}: already in g.json" in again.stderr
-    assert len(asked) == 2  # once, once more with the complaint, and not at all by the repeated command
-    assert {key for key, _ in asked} == {"Bearer sk-secret"}
-    question = asked[0][1]["messages"][0]["content"]
+    assert len(endpoint.asked) == 2  # once, once more with the complaint, and not at all by the repeated command
+    assert {headers["Authorization"] for _, headers, _ in endpoint.asked} == {"Bearer sk-secret"}
+    question = endpoint.asked[0][2]["messages"][0]["content"]
     assert "Demonstration 1: " in question
     assert "state: seen = " in question
-    assert "cannot be used" in asked[1][1]["messages"][2]["content"]
+    assert "cannot be used" in endpoint.asked[1][2]["messages"][2]["content"]
     assert DistilledSource.read(tmp_path / "g.json").document.model_dump(mode="json")["graphs"] == {KIND: WRITTEN[KIND]}
     assert "sk-secret" not in (tmp_path / "g.json").read_text() + done.stdout + done.stderr
 

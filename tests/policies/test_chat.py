@@ -1,62 +1,22 @@
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from agentcredit.errors import AgentCreditError, MissingError, RunFailed, UsageError
 from agentcredit.policies.chat import Chat
+from tests.policies.endpoint import Endpoint
 
 HELLO = [{"role": "user", "content": "hello"}]
-
-
-class Endpoint:
-    """A real HTTP server on the loopback that plays back prepared answers and keeps what it was asked."""
-
-    def __init__(self) -> None:
-        self.answers: list[tuple[int, dict[str, str], bytes]] = []
-        self.asked: list[tuple[str, dict[str, str], dict[str, Any]]] = []
-        endpoint = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                endpoint.asked.append((self.path, dict(self.headers), body))
-                code, headers, answer = endpoint.answers.pop(0)
-                self.send_response(code)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
-        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-
-    def say(self, text: str | None) -> None:
-        body = {"choices": [{"message": {"role": "assistant", "content": text}}]}
-        self.answers.append((200, {"Content-Type": "application/json"}, json.dumps(body).encode()))
-
-    def fail(self, code: int, message: str, **headers: str) -> None:
-        self.answers.append((code, headers, json.dumps({"error": {"message": message}}).encode()))
-
-    def raw(self, code: int, body: bytes, **headers: str) -> None:
-        self.answers.append((code, headers, body))
 
 
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
     endpoint = Endpoint()
     yield endpoint
-    endpoint.server.shutdown()
-    endpoint.server.server_close()
+    endpoint.close()
 
 
 def chat(endpoint: Endpoint, waited: list[float] | None = None, **options: Any) -> Chat:
@@ -155,8 +115,7 @@ def test_an_empty_answer_is_told(endpoint: Endpoint, nothing: str | None) -> Non
 
 
 def test_nobody_there(endpoint: Endpoint) -> None:
-    endpoint.server.shutdown()
-    endpoint.server.server_close()
+    endpoint.close()
     waited: list[float] = []
     with pytest.raises(RunFailed, match="no answer in 2 attempts"):
         chat(endpoint, waited, attempts=2).ask(HELLO)
