@@ -113,7 +113,7 @@ class Cope:
         forecasts = weighted(
             chosen(forecasts_of(groups, self.params), groups, self.params.max_rows, tools.rng), groups, self.params
         )
-        metrics = target_metrics(forecasts, groups) | idle_split(groups, tools.expert)
+        metrics = target_metrics(forecasts, groups) | idle_split(groups)
         if self.params.lambda_ == 0 or not forecasts:
             return replace(assignment, metrics=assignment.metrics | metrics)
         if tools.template is None:

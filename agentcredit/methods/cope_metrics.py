@@ -7,9 +7,8 @@ that need no change of state while it falls on the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from agentcredit.envs.base import ExpertEpisode
 from agentcredit.episodes import Episode, Group, StopReason, Turn
 from agentcredit.methods.forecasts import Forecast, by_episode
 
@@ -52,24 +51,19 @@ def ends(episode: Episode, t: int) -> bool:
     return t == len(episode.turns) - 1 and episode.stop_reason in OWN_ENDS
 
 
-def idle_split(
-    groups: Sequence[Group], expert: Callable[[str], ExpertEpisode | None] | None = None
-) -> dict[str, float]:
+def idle_split(groups: Sequence[Group]) -> dict[str, float]:
     """Success on tasks that need a change of state and on those that do not, and the latter's share of the tasks.
 
-    A task needs none if a successful sibling ended in the abstract state that it began in. Where no sibling succeeded, the
-    ``expert`` is asked, if there is one; a task that neither solves counts as one that needs a change. Tasks without state
-    keys are left out, and a success rate whose kind of task is missing is too.
+    A task needs none if a successful sibling ended in the abstract state that it began in; one that no sibling solved counts
+    as one that needs a change (an expert would know better, and can take minutes to say so). Tasks without state keys are
+    left out, and a success rate whose kind of task is missing is too.
     """
     idle, change = list[Group](), list[Group]()
     for group in groups:
         verdicts = [(e.success, returns) for e in group.episodes if (returns := _returns(e)) is not None]
         if not verdicts:
             continue
-        solved = [returns for success, returns in verdicts if success]
-        if not solved and expert is not None:
-            solved = [_expert_returns(expert(group.task.id))]
-        (idle if any(solved) else change).append(group)
+        (idle if any(success and returns for success, returns in verdicts) else change).append(group)
     if not idle and not change:
         return {}
     metrics = {"cope/idle_task_share": len(idle) / (len(idle) + len(change))}
@@ -85,11 +79,6 @@ def _returns(episode: Episode) -> bool | None:
         return None
     first, last = episode.turns[0].state_key, episode.turns[-1].next_state_key
     return None if first is None or last is None else first == last
-
-
-def _expert_returns(episode: ExpertEpisode | None) -> bool:
-    results = [] if episode is None else episode.results
-    return bool(results) and results[-1].success and None is not results[0].state_key == results[-1].state_key
 
 
 def _share(flags: Iterable[bool]) -> float:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from agentcredit.envs.base import ExpertEpisode, StepResult
 from agentcredit.episodes import Episode, StopReason
 from agentcredit.methods.cope import CopeParams
 from agentcredit.methods.cope_metrics import ends, idle_split, target_metrics
 from agentcredit.methods.forecasts import forecasts_of
-from tests.methods.build import group, task, walk
+from tests.methods.build import group, walk
 
 
 def lost(*states: str, reason: StopReason) -> Episode:
@@ -61,29 +59,9 @@ def test_success_by_whether_a_task_needs_a_change():
     }
 
 
-def expert_through(*states: str | None, success: bool = True) -> ExpertEpisode:
-    results = [StepResult("", state_key=state) for state in states]
-    return ExpertEpisode("t", [], [*results[:-1], replace(results[-1], success=success)])
-
-
-def test_the_expert_is_asked_where_no_sibling_succeeded():
-    asked: list[str] = []
-    ways = {"idle": expert_through("A", "B", "A"), "change": expert_through("A", "G"), "none": None}
-
-    def expert(task_id: str) -> Any:
-        asked.append(task_id)
-        return ways[task_id]
-
-    groups = [group(walk(["A", "B"], False, of=task(name))) for name in ways]
-    groups.append(group(walk(["A", "G"], True, of=task("solved"))))
-    metrics = idle_split(groups, expert)
-    assert asked == ["idle", "change", "none"]
-    assert metrics["cope/idle_task_share"] == 1 / 4
-    assert metrics["cope/success_idle_tasks"] == 0
-    assert metrics["cope/success_change_tasks"] == 1 / 3
-    # An expert that did not solve it, or whose states are not known, shows nothing.
-    for way in (expert_through("A", "A", success=False), expert_through(None, None)):
-        assert idle_split(groups[:1], lambda _, way=way: way)["cope/idle_task_share"] == 0
+def test_a_task_that_nobody_solved_counts_as_one_that_needs_a_change():
+    unsolved = group(walk(["A", "B", "A"], False), walk(["A", "A"], False))
+    assert idle_split([unsolved]) == {"cope/idle_task_share": 0.0, "cope/success_change_tasks": 0.0}
 
 
 def test_tasks_without_state_keys_are_left_out():
