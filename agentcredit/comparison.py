@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from agentcredit.config_toml import to_toml
 from agentcredit.errors import UsageError
 from agentcredit.files import atomic_write_text
 from agentcredit.launch.local import Command
-from agentcredit.methods.registry import build
+from agentcredit.methods.registry import build, defaults_of
 from agentcredit.rundir import RunDir, default_name
 
 CONFIGURATIONS = ".compare"
@@ -62,8 +63,10 @@ class Member:
         return Command(self.name, (sys.executable, "-m", "agentcredit", *arguments))
 
 
-def members(config: RunConfig) -> list[Member]:
+def members(config: RunConfig, given: Collection[str] = ()) -> list[Member]:
     """All runs: for each seed each arm, so that the first results of all methods come early.
+
+    An arm has its method's own defaults (dapo's upper clip), except for keys that were ``given``: those are for all arms.
 
     Raises:
         UsageError: no arm or no seed, a method that is not known, or the same run twice.
@@ -74,7 +77,9 @@ def members(config: RunConfig) -> list[Member]:
             "A comparison needs methods and seeds: give --methods grpo,proas --seeds 3, or [compare] in a -c file."
         )
     found = [
-        Member(_arm(config, arm, seed), first=arm is compare.arms[0]) for seed in compare.seeds for arm in compare.arms
+        Member(_arm(config, arm, seed, given), first=arm is compare.arms[0])
+        for seed in compare.seeds
+        for arm in compare.arms
     ]
     names = [member.name for member in found]
     if doubled := sorted({name for name in names if names.count(name) > 1}):
@@ -82,10 +87,15 @@ def members(config: RunConfig) -> list[Member]:
     return found
 
 
-def _arm(config: RunConfig, arm: ArmConfig, seed: int) -> RunConfig:
+def _arm(config: RunConfig, arm: ArmConfig, seed: int, given: Collection[str]) -> RunConfig:
     method = config.method.model_copy(
         update={"name": arm.method, "base": arm.base, "params": {**config.method.params, **arm.params}}
     )
     build(method)  # a wrong name or parameter is told before anything is trained
     run = config.model_copy(update={"method": method, "seed": seed, "name": ""})
+    for key, (value, _) in defaults_of(arm.method, arm.base).items():
+        if key not in given:
+            section, _, field = key.partition(".")
+            changed = getattr(run, section).model_copy(update={field: value})
+            run = run.model_copy(update={section: changed})
     return run.model_copy(update={"name": default_name(run)})

@@ -272,8 +272,21 @@ class RunConfig(Section):
         return hashlib.sha256(json.dumps(self.compared(), sort_keys=True).encode()).hexdigest()[:8]
 
     def comparison(self) -> str:
-        """The fingerprint without method and seed: runs with the same one may be put side by side."""
+        """The fingerprint without method and seed: runs with the same one may be put side by side.
+
+        What a method sets by its own defaults (dapo's upper clip) belongs to the method: it counts as what it would be
+        without it.
+        """
+        from agentcredit import presets
+        from agentcredit.methods.registry import defaults_of
+
         values = {name: value for name, value in self.compared().items() if name not in ("method", "seed")}
+        below = presets.defaults(self.env.name, self.env.size, self.env.official, self.policy.model)
+        for key, (value, _) in defaults_of(self.method.name, self.method.base).items():
+            section, _, field = key.partition(".")
+            if values[section][field] == value:
+                plain = type(getattr(self, section)).model_fields[field].get_default(call_default_factory=True)
+                values[section][field] = below[key][0] if key in below else plain
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
 
     def compared(self) -> dict[str, Any]:

@@ -46,6 +46,11 @@ class Resolved:
         """Where the value of ``key`` came from."""
         return self.origins.get(key, "default")
 
+    @property
+    def given(self) -> frozenset[str]:
+        """Keys that a file, a variable or a flag gave, which no default may change."""
+        return frozenset(key for key, origin in self.origins.items() if not origin.startswith("default of "))
+
 
 @dataclass(frozen=True)
 class _Value:

@@ -35,7 +35,8 @@ def compare(
     from agentcredit.comparison import members
     from agentcredit.config import ArmConfig
 
-    settings = resolved(config, sets, env=env, model=model, steps=steps, out=out).config
+    from_sources = resolved(config, sets, env=env, model=model, steps=steps, out=out)
+    settings = from_sources.config
     given: dict[str, Any] = {}
     if methods is not None:
         given["arms"] = tuple(
@@ -47,7 +48,7 @@ def compare(
     if jobs is not None:
         given["jobs"] = jobs
     settings = settings.model_copy(update={"compare": settings.compare.model_copy(update=given)})
-    runs = members(settings)
+    runs = members(settings, from_sources.given)
     if dry_run:
         for member in runs:
             typer.echo(" ".join(member.train().argv))
