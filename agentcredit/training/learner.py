@@ -180,10 +180,10 @@ class Learner:
         lines = [line for unit in by_unit for line in unit]
         ends = np.cumsum([0, *(len(unit) for unit in by_unit)]).tolist()
         together = [list(range(a, b)) for a, b in pairwise(ends)]
-        context = {root for (root, *_), _ in lines} - {index for unit in units for index in unit}
+        context = {line.rows[0] for line in lines} - {index for unit in units for index in unit}
         return [
-            collate(rows, weights, [index for line in batch for index in lines[line][0]], forks, context)
-            for batch in plan([length for _, length in lines], together, self.train.tokens_per_microbatch)
+            collate(rows, weights, [index for line in batch for index in lines[line].rows], forks, context)
+            for batch in plan(lines, together, self.train.tokens_per_microbatch)
         ]
 
     def accumulate(

@@ -9,11 +9,13 @@ log-softmax runs over them alone, which is the distribution that the rollout sam
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from agentcredit.errors import UsageError
+from agentcredit.training.forked import forked
 from agentcredit.training.packing import MicroBatch
 
 if TYPE_CHECKING:
@@ -85,20 +87,24 @@ class TokenScorer:
         import torch
 
         ids = self._tensor(batch.ids_BN)
-        if batch.visible_BNN is None or batch.place_BN is None:
+        if batch.visible_BFN is None or batch.place_BN is None:
             # Padding stands to the right of every real token, so causal attention alone hides it: no mask is needed, and
             # the kernels without one are the fast ones.
             return self.backbone(input_ids=ids, use_cache=False).last_hidden_state
-        mask = self._tensor(batch.visible_BNN[:, None])
+        mask = self._tensor(batch.visible_BFN[:, None])
         if self._adds_mask:
+            rows, _, n_forks, n = mask.shape
+            causal = torch.ones((n - n_forks, n), dtype=torch.bool, device=self.device).tril()
+            mask = torch.cat([causal.expand(rows, 1, -1, -1), mask], dim=2)
             kind = self.head.weight.dtype
             mask = (~mask).to(kind) * torch.finfo(kind).min
-        return self.backbone(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=self._tensor(batch.place_BN),
-            use_cache=False,
-        ).last_hidden_state
+        with nullcontext() if self._adds_mask else forked(self.backbone.config):
+            return self.backbone(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=self._tensor(batch.place_BN),
+                use_cache=False,
+            ).last_hidden_state
 
     def _chunks(self, batch: MicroBatch) -> Iterator[tuple[int, int, np.ndarray | None]]:
         """(start, stop, None) over the free tokens, then (start, stop, allowed ids padded with -1) over the others."""

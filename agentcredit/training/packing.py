@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +19,9 @@ from agentcredit.training.rows import Row
 class MicroBatch:
     """B lines padded to N tokens, and the K tokens of them whose log-probability the loss needs.
 
-    A line is one row, or a row followed by what others add to a part of it (:func:`forks_of`): then ``place_BN`` and
-    ``visible_BNN`` say where each token stands in its own row and what it sees, and every context is computed once.
+    A line is one row, or a row followed by what F tokens of others add to parts of it (:func:`forks_of`), so that every
+    context is computed once. All roots of the micro-batch stand in its first N − F columns, where the mask is causal;
+    ``visible_BFN`` says what the others see, and ``place_BN`` where each token stands in its own row.
 
     The K tokens are the sampled ones and those with a cross-entropy weight. The first ``n_free`` of them are predicted
     over the whole vocabulary, in the order of the rows; the others over their allowed ids, fewest ids first.
@@ -28,7 +30,7 @@ class MicroBatch:
     ``index_R``      the rows, as places in the list given to :func:`collate`.
     ``row_K``, ``position_K``, ``target_K``  which of these rows a token belongs to, where it stands there (≥ 1), its id.
     ``line_K``, ``source_K``  where in ``ids_BN`` the token before it stands, whose hidden state predicts it.
-    ``place_BN``, ``visible_BNN``  int64 positions and bool [line, from, to], or None where every line is one row.
+    ``place_BN``, ``visible_BFN``  int64 positions and bool [line, from, to], or None where every line is one row.
     ``allowed_K``    sorted ids of tokens ``n_free``…K, one int64 array each; ``choice_K`` the target's place in it.
     ``sampled_K``    bool. ``rollout_logprob_K``, ``advantage_K``, ``ce_weight_K``, ``loss_weight_K``: float32;
                      ``loss_weight_K`` is the aggregation's weight of a sampled token (loss.py).
@@ -42,7 +44,7 @@ class MicroBatch:
     line_K: np.ndarray
     source_K: np.ndarray
     place_BN: np.ndarray | None
-    visible_BNN: np.ndarray | None
+    visible_BFN: np.ndarray | None
     n_free: int
     allowed_K: tuple[np.ndarray, ...]
     choice_K: np.ndarray
@@ -109,46 +111,68 @@ def forks_of(rows: Sequence[Row]) -> list[tuple[int, int] | None]:
     return forks
 
 
+class Line(NamedTuple):
+    """Rows that stand in one line, the root first: tokens of the root, and of what the others add to parts of it."""
+
+    rows: list[int]
+    root: int
+    forks: int
+
+
 def lines_of(
     units: Sequence[Sequence[int]], lengths: Sequence[int], forks: Sequence[tuple[int, int] | None] | None
-) -> list[list[tuple[list[int], int]]]:
-    """Per unit its lines: which rows stand in each, the root first, and how long it is.
+) -> list[list[Line]]:
+    """Per unit its lines.
 
     A root that is not itself in the unit joins as context. Without ``forks`` every row is a line.
     """
-    result: list[list[tuple[list[int], int]]] = []
+    result: list[list[Line]] = []
     for unit in units:
-        lines: dict[int, tuple[list[int], int]] = {}
+        lines: dict[int, Line] = {}
         for index in unit:
             fork = forks[index] if forks is not None else None
-            root, add = (index, 0) if fork is None else (fork[0], lengths[index] - fork[1])
-            members, length = lines.get(root, ([root], lengths[root]))
-            lines[root] = (members if root == index else [*members, index], length + add)
+            if fork is None:
+                lines[index] = Line([index], lengths[index], 0)
+                continue
+            line = lines.get(fork[0], Line([fork[0]], lengths[fork[0]], 0))
+            lines[fork[0]] = Line([*line.rows, index], line.root, line.forks + lengths[index] - fork[1])
         result.append(list(lines.values()))
     return result
 
 
-def plan(lengths: Sequence[int], units: Sequence[Sequence[int]], budget: int) -> list[list[int]]:
-    """Splits rows into micro-batches of at most ``budget`` padded tokens, longest first.
+def plan(lines: Sequence[Line], units: Sequence[Sequence[int]], budget: int) -> list[list[int]]:
+    """Splits lines into micro-batches of at most ``budget`` padded tokens, longest first.
+
+    Lines that share nothing go by themselves: a mask makes attention slower for all lines of its micro-batch.
 
     Args:
-        lengths: tokens of every row.
-        units: indices of rows to keep together where the budget allows (:func:`families`).
-        budget: padded tokens; a single longer row goes alone.
+        lines: what is to be batched.
+        units: indices of lines to keep together where the budget allows (:func:`families`).
+        budget: padded tokens, each line being padded to the longest root and the longest forks; a single longer line
+            goes alone.
     """
+
+    def padded(indices: Sequence[int]) -> int:
+        return len(indices) * (max(lines[i].root for i in indices) + max(lines[i].forks for i in indices))
+
+    def order(index: int) -> tuple[int, int]:
+        return -lines[index].root - lines[index].forks, index
+
     batches: list[list[int]] = []
-    current: list[int] = []
-    by_length = [sorted(unit, key=lambda index: (-lengths[index], index)) for unit in units]
-    for unit in sorted(by_length, key=lambda unit: (-lengths[unit[0]], unit[0])):
-        # A unit that fits nowhere as a whole is cut where the budget runs out.
-        fits_alone = lengths[unit[0]] * len(unit) <= budget
-        for part in [unit] if fits_alone else [[index] for index in unit]:
-            widest = max(lengths[index] for index in [*current, *part])
-            if current and widest * (len(current) + len(part)) > budget:
-                batches.append(current)
-                current = []
-            current = [*current, *part]
-    return [*batches, current] if current else batches
+    by_length = sorted((sorted(unit, key=order) for unit in units), key=lambda unit: order(unit[0]))
+    for sharing in (False, True):
+        current: list[int] = []
+        for unit in by_length:
+            if any(lines[index].forks for index in unit) != sharing:
+                continue
+            # A unit that fits nowhere as a whole is cut where the budget runs out.
+            for part in [unit] if padded(unit) <= budget else [[index] for index in unit]:
+                if current and padded([*current, *part]) > budget:
+                    batches.append(current)
+                    current = []
+                current = [*current, *part]
+        batches += [current] if current else []
+    return batches
 
 
 def collate(
@@ -198,7 +222,7 @@ def collate(
         line_K=lines.line_R[row_K],
         source_K=lines.column(row_K, position_K - 1),
         place_BN=lines.place_BN,
-        visible_BNN=lines.visible_BNN,
+        visible_BFN=lines.visible_BFN,
         n_free=len(free),
         allowed_K=tuple(allowed for *_, allowed in bound),
         choice_K=np.array([_place(chosen[r].ids[p], allowed) for r, p, allowed in bound], dtype=np.int64),
@@ -219,7 +243,7 @@ class _Lines:
     fork_R: np.ndarray
     begin_R: np.ndarray
     place_BN: np.ndarray | None
-    visible_BNN: np.ndarray | None
+    visible_BFN: np.ndarray | None
 
     def column(self, row_K: np.ndarray, position_K: np.ndarray) -> np.ndarray:
         """Columns of tokens given by row and position."""
@@ -230,12 +254,14 @@ class _Lines:
 def _lines(rows: Sequence[Row], index: Sequence[int], forks: Sequence[tuple[int, int] | None] | None) -> _Lines:
     taken = {i: r for r, i in enumerate(index)}
     line_R, fork_R, begin_R = (np.zeros(len(index), dtype=np.int64) for _ in range(3))
-    ends: list[int] = []
+    roots: list[int] = []
     for r, i in enumerate(index):
         fork = forks[i] if forks is not None else None
         if fork is None or fork[0] not in taken:
-            line_R[r] = len(ends)
-            ends.append(len(rows[i]))
+            line_R[r] = len(roots)
+            roots.append(len(rows[i]))
+    trunk = max(roots)
+    ends = [trunk] * len(roots)
     for r, i in enumerate(index):
         fork = forks[i] if forks is not None else None
         if fork is not None and fork[0] in taken:
@@ -250,13 +276,15 @@ def _lines(rows: Sequence[Row], index: Sequence[int], forks: Sequence[tuple[int,
     if not np.any(fork_R):
         return _Lines(ids_BN, line_R, fork_R, begin_R, None, None)
     place_BN = np.tile(np.arange(width), (len(ends), 1))
-    visible_BNN = np.tile(np.tri(width, dtype=bool), (len(ends), 1, 1))
+    # Padding sees itself and all before it: a token that sees nothing would have no number.
+    visible_BFN = np.tile(np.tri(width, dtype=bool)[trunk:], (len(ends), 1, 1))
     for r, i in enumerate(index):
         if fork_R[r]:
             b, begin, end = line_R[r], begin_R[r], begin_R[r] + len(rows[i]) - fork_R[r]
             place_BN[b, begin:end] = np.arange(fork_R[r], len(rows[i]))
-            visible_BNN[b, begin:end, fork_R[r] : begin] = False  # the rest of the root, and other forks
-    return _Lines(ids_BN, line_R, fork_R, begin_R, place_BN, visible_BNN)
+            # The rest of the root, the roots' padding, and other forks.
+            visible_BFN[b, begin - trunk : end - trunk, fork_R[r] : begin] = False
+    return _Lines(ids_BN, line_R, fork_R, begin_R, place_BN, visible_BFN)
 
 
 def _gather(values: Sequence[np.ndarray], row_K: np.ndarray, position_K: np.ndarray) -> np.ndarray:

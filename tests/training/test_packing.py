@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcredit.training.packing import collate, families, materialise, plan
+from agentcredit.training.packing import Line, collate, families, materialise, plan
 from agentcredit.training.rows import Row
 
 
@@ -25,30 +25,51 @@ def row(ids, sampled, prefix=None, allowed=None, ce=None):
     )
 
 
-@given(st.lists(st.integers(1, 60), max_size=25), st.integers(64, 200), st.randoms())
-def test_a_plan_takes_every_row_once_within_the_budget(lengths, budget, random):
-    indices = list(range(len(lengths)))
-    cuts = sorted(random.sample(range(len(lengths) + 1), k=min(3, len(lengths))))
-    bounds = [0, *cuts, len(lengths)]
+def lines(*lengths: int) -> list[Line]:
+    """Lines of one row each."""
+    return [Line([index], length, 0) for index, length in enumerate(lengths)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(0, 1), st.integers(1, 20)), max_size=25),
+    st.integers(64, 200),
+    st.randoms(),
+)
+def test_a_plan_takes_every_line_once_within_the_budget(sizes, budget, random):
+    planned = [Line([index], root, share * forks) for index, (root, share, forks) in enumerate(sizes)]
+
+    def padded(batch):
+        return len(batch) * (max(planned[i].root for i in batch) + max(planned[i].forks for i in batch))
+
+    indices = list(range(len(planned)))
+    cuts = sorted(random.sample(range(len(planned) + 1), k=min(3, len(planned))))
+    bounds = [0, *cuts, len(planned)]
     units = [indices[a:b] for a, b in pairwise(bounds) if a < b]
-    batches = plan(lengths, units, budget)
+    batches = plan(planned, units, budget)
     assert sorted(index for batch in batches for index in batch) == indices
-    assert all(max(lengths[i] for i in batch) * len(batch) <= budget for batch in batches)
+    assert all(padded(batch) <= budget for batch in batches)
     for unit in units:
-        if max(lengths[i] for i in unit) * len(unit) <= budget:
+        if padded(unit) <= budget:
             assert sum(bool(set(unit) & set(batch)) for batch in batches) == 1
 
 
 def test_like_lengths_go_together_longest_first():
-    assert plan([10, 40, 12, 38], [[0], [1], [2], [3]], budget=80) == [[1, 3], [2, 0]]
+    assert plan(lines(10, 40, 12, 38), [[0], [1], [2], [3]], budget=80) == [[1, 3], [2, 0]]
 
 
 def test_a_row_beyond_the_budget_goes_alone():
-    assert plan([300, 10, 10], [[0], [1], [2]], budget=64) == [[0], [1, 2]]
+    assert plan(lines(300, 10, 10), [[0], [1], [2]], budget=64) == [[0], [1, 2]]
 
 
 def test_a_family_beyond_the_budget_is_cut():
-    assert plan([30, 30, 30], [[0, 1, 2]], budget=64) == [[0, 1], [2]]
+    assert plan(lines(30, 30, 30), [[0, 1, 2]], budget=64) == [[0, 1], [2]]
+
+
+def test_lines_that_share_nothing_go_without_those_that_need_a_mask():
+    shared = [Line([0], 30, 0), Line([1, 2], 20, 12), Line([3], 28, 0), Line([4, 5], 24, 4)]
+    assert plan(shared, [[0], [1], [2], [3]], budget=80) == [[0, 2], [1, 3]]
+    # Side by side they would take 24 + 12 columns each.
+    assert plan(shared, [[0], [1], [2], [3]], budget=71) == [[0, 2], [1], [3]]
 
 
 def test_a_prefix_is_written_out_as_silent_context():

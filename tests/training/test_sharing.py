@@ -52,6 +52,14 @@ def rows(make_rows: Any) -> list[Row]:
     ]
 
 
+def tokens(ids: list[int], prefix: tuple[int, int] | None = None) -> Row:
+    """A row of which the last token is to be predicted."""
+    n = len(ids)
+    zeros = np.zeros(n, dtype=np.float32)
+    weight = np.array([0.0] * (n - 1) + [1.0], dtype=np.float32)
+    return Row(np.array(ids), zeros.astype(bool), zeros, zeros, weight, prefix=prefix)
+
+
 def learner_of(model: Any, shared: bool, budget: int, **loss: Any) -> Learner:
     train = TrainConfig(share_prefixes=shared, minibatches=2).model_copy(update={"tokens_per_microbatch": budget})
     return Learner(model, LossConfig(**loss), OptimConfig(lr=1e-3), train)
@@ -101,27 +109,41 @@ def test_a_context_goes_through_the_model_once(make_model: Any, rows: list[Row])
 def test_no_row_is_continued_no_mask_is_made(make_rows: Any):
     rows = make_rows([5, 9])
     batch = collate(rows, [np.zeros(5), np.zeros(9)], [0, 1], forks_of(rows))
-    assert batch.visible_BNN is None
+    assert batch.visible_BFN is None
     assert batch.place_BN is None
 
 
 def test_who_sees_whom_by_hand():
-    def row(ids: list[int], prefix: tuple[int, int] | None = None) -> Row:
-        n = len(ids)
-        zeros = np.zeros(n, dtype=np.float32)
-        weight = np.array([0.0] * (n - 1) + [1.0], dtype=np.float32)
-        return Row(np.array(ids), zeros.astype(bool), zeros, zeros, weight, prefix=prefix)
-
-    rows = [row([1, 2, 3]), row([4, 5], (0, 2)), row([6], (0, 3)), row([7], (0, 0))]
+    rows = [tokens([1, 2, 3]), tokens([4, 5], (0, 2)), tokens([6], (0, 3)), tokens([7], (0, 0))]
     forks, whole = forks_of(rows), materialise(rows)
     assert forks == [None, (0, 2), (0, 3), None]  # nothing in common: a line of its own
-    assert lines_of(families(rows), [len(r) for r in whole], forks) == [[([0, 1, 2], 6), ([3], 1)]]
+    assert lines_of(families(rows), [len(r) for r in whole], forks) == [[([0, 1, 2], 3, 3), ([3], 1, 0)]]
     batch = collate(whole[:3], [np.zeros(len(r)) for r in whole], [0, 1, 2], forks)
     assert batch.ids_BN.tolist() == [[1, 2, 3, 4, 5, 6]]
     assert batch.place_BN is not None
-    assert batch.visible_BNN is not None
+    assert batch.visible_BFN is not None
     assert batch.place_BN.tolist() == [[0, 1, 2, 2, 3, 3]]
-    seen = [[int(c) for c in np.flatnonzero(line)] for line in batch.visible_BNN[0]]
-    assert seen == [[0], [0, 1], [0, 1, 2], [0, 1, 3], [0, 1, 3, 4], [0, 1, 2, 5]]
+    # The root's three tokens are causal; of the others, what they see:
+    seen = [[int(c) for c in np.flatnonzero(line)] for line in batch.visible_BFN[0]]
+    assert seen == [[0, 1, 3], [0, 1, 3, 4], [0, 1, 2, 5]]
     # Token 3 of the root after 2, 5 after 4, and 6 after the whole root.
     assert list(zip(batch.target_K.tolist(), batch.source_K.tolist(), strict=True)) == [(3, 1), (5, 3), (6, 2)]
+
+
+def test_roots_of_several_lines_are_padded_to_one_width_by_hand():
+    rows = [tokens([1, 2, 3]), tokens([4, 5]), tokens([6], (0, 3)), tokens([7, 8], (1, 1)), tokens([9], (1, 2))]
+    whole = materialise(rows)
+    batch = collate(whole, [np.zeros(len(r)) for r in whole], range(5), forks_of(rows))
+    # Roots in columns 0 to 2, forks behind them; 0 is padding.
+    assert batch.ids_BN.tolist() == [[1, 2, 3, 6, 0, 0], [4, 5, 0, 7, 8, 9]]
+    assert batch.place_BN is not None
+    assert batch.visible_BFN is not None
+    assert batch.place_BN[0, :4].tolist() == [0, 1, 2, 3]
+    assert batch.place_BN[1, [0, 1, 3, 4, 5]].tolist() == [0, 1, 1, 2, 2]
+    assert np.flatnonzero(batch.visible_BFN[0, 0]).tolist() == [0, 1, 2, 3]
+    seen = [np.flatnonzero(line).tolist() for line in batch.visible_BFN[1]]
+    assert seen == [[0, 3], [0, 3, 4], [0, 1, 5]]
+    assert batch.visible_BFN.any(axis=2).all()  # padding too
+    # By line: 3 after 2; 5 after 4; 6 after 3; 8 after 7, 9 after 5.
+    found = zip(batch.target_K.tolist(), batch.line_K.tolist(), batch.source_K.tolist(), strict=True)
+    assert list(found) == [(3, 0, 1), (5, 1, 0), (6, 0, 2), (8, 1, 3), (9, 1, 1)]
