@@ -30,6 +30,7 @@ from agentcredit.methods.correspondence import (
     Distance,
     Sources,
     corrected,
+    cosines,
     profiles,
     same_action,
     select_sources,
@@ -246,7 +247,7 @@ class Alignopsd:
                 [bool(thought) for thought in block.thought_M],
                 [bool(thought) for thought in own],
             )
-            block.similarity_MM = embed(block.thought_M) @ embed(own).T
+            block.similarity_MM = cosines(embed(block.thought_M), embed(own))
 
     def _match(self, blocks: Sequence[_Block], groups: Sequence[Group], embed: Any) -> None:
         p = self.params
@@ -260,7 +261,7 @@ class Alignopsd:
             selected = select_sources(block.similarity_MM, block.structural_MM, rollout, self.gamma, p.top_k)
             if p.action_filter:
                 done = [_turn(groups, block, m) for m in range(len(block.turns))]
-                alike_MM = embed(block.action_M) @ embed([turn.action for turn in done]).T
+                alike_MM = cosines(embed(block.action_M), embed([turn.action for turn in done]))
                 web = groups[block.group].task.env == "webshop"
                 selected = [
                     [

@@ -9,6 +9,7 @@ import pytest
 
 from agentcredit.methods.correspondence import (
     corrected,
+    cosines,
     profile_distance,
     profiles,
     same_action,
@@ -29,6 +30,19 @@ def blocks(given: dict[str, Any]) -> list[np.ndarray]:
     """Turns of each task: what one call of our functions sees."""
     task = np.array(given["task"])
     return [np.flatnonzero(task == number) for number in np.unique(task)]
+
+
+def test_equal_thoughts_have_a_cosine_of_one_whatever_the_last_bits():
+    v = np.random.default_rng(0).normal(size=(200, 384)).astype(np.float32)
+    v /= np.linalg.norm(v, axis=1, keepdims=True)
+    raw = (v @ v.T).diagonal()
+    assert raw.min() < 1.0 < raw.max()  # what a gamma of 1 would decide by
+    assert (cosines(v, v).diagonal() == 1.0).all()
+    np.testing.assert_allclose(cosines(v, v), v @ v.T, atol=1e-6)
+    # Turns 0 and 1 of two rollouts thought the same; turn 2 did not.
+    thought = v[[0, 0, 1]]
+    structural = structural_mask([0, 1, 1], [True] * 3, [True] * 3)
+    assert select_sources(cosines(thought, thought), structural, [0, 1, 1], 1.0, 3) == [[1], [0], []]
 
 
 def structure(given: dict[str, Any], own: np.ndarray) -> np.ndarray:
