@@ -4,9 +4,9 @@
     python benchmarks/bench_methods.py cope ahead        these
 
 GRPO plays and trains; at every step each method, on its usual base, credits the same episodes and makes one update from the
-same weights, which are then put back: twice, and the better time counts. Medians over steps, in processor seconds of one thread;
-the order of the methods turns with the steps. CoPE is there twice, with contexts that forecasts share and with contexts written out. What a method
-plays beyond the step's episodes (dapo) is not in it.
+same weights, which are then put back: twice, and the better time counts. Medians over steps, in processor seconds of one
+thread; the order of the methods turns with the steps. CoPE is there twice, with contexts that forecasts share and with
+contexts written out. What a method plays beyond the step's episodes (dapo) is not in it.
 """
 
 import copy

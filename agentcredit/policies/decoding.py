@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from agentcredit.attention import attending_by
+
 if TYPE_CHECKING:
     import torch
 
-_SHARED_HEADS = "sdpa_shared_heads"
 _SPARE_COLUMNS = 128
 
 
@@ -33,16 +34,11 @@ def growing_cache(config: Any) -> Any:
 @contextmanager
 def shared_heads(model: Any) -> Iterator[None]:
     """Within the block the model's SDPA attention reads each key head once for all of its query heads."""
-    config = model.config
-    if config._attn_implementation != "sdpa":
+    if model.config._attn_implementation != "sdpa":
         yield
         return
-    _register()
-    config._attn_implementation = _SHARED_HEADS
-    try:
+    with attending_by(model.config, "sdpa_shared_heads", _attention):
         yield
-    finally:
-        config._attn_implementation = "sdpa"
 
 
 @cache
@@ -78,15 +74,6 @@ def _growing_layer() -> Any:
             return buffer[:, :, :total]
 
     return GrowingLayer
-
-
-@cache
-def _register() -> None:
-    from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
-
-    AttentionInterface.register(_SHARED_HEADS, _attention)
-    AttentionMaskInterface.register(_SHARED_HEADS, sdpa_mask)
 
 
 def _attention(

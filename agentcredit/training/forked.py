@@ -6,38 +6,18 @@ again where forks are a third of a line.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
+
+from agentcredit.attention import attending_by
 
 if TYPE_CHECKING:
     import torch
 
-_FORKED = "sdpa_forked"
 
-
-@contextmanager
-def forked(config: Any) -> Iterator[None]:
-    """Within the block a model's SDPA attention takes masks [B, 1, F, N] of the last F of N tokens, the others being causal.
-
-    Its backward pass may come after the block, unless it computes the forward pass again (gradient checkpointing).
-    """
-    _register()
-    before, config._attn_implementation = config._attn_implementation, _FORKED
-    try:
-        yield
-    finally:
-        config._attn_implementation = before
-
-
-@cache
-def _register() -> None:
-    from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
-
-    AttentionInterface.register(_FORKED, _attention)
-    AttentionMaskInterface.register(_FORKED, sdpa_mask)
+def forked(config: Any) -> AbstractContextManager[None]:
+    """Within the block a model's SDPA attention takes masks [B, 1, F, N] of the last F of N tokens, the others being causal."""
+    return attending_by(config, "sdpa_forked", _attention)
 
 
 def _attention(

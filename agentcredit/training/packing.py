@@ -260,8 +260,8 @@ def _lines(rows: Sequence[Row], index: Sequence[int], forks: Sequence[tuple[int,
         if fork is None or fork[0] not in taken:
             line_R[r] = len(roots)
             roots.append(len(rows[i]))
-    trunk = max(roots)
-    ends = [trunk] * len(roots)
+    root_columns = max(roots)
+    ends = [root_columns] * len(roots)
     for r, i in enumerate(index):
         fork = forks[i] if forks is not None else None
         if fork is not None and fork[0] in taken:
@@ -277,13 +277,13 @@ def _lines(rows: Sequence[Row], index: Sequence[int], forks: Sequence[tuple[int,
         return _Lines(ids_BN, line_R, fork_R, begin_R, None, None)
     place_BN = np.tile(np.arange(width), (len(ends), 1))
     # Padding sees itself and all before it: a token that sees nothing would have no number.
-    visible_BFN = np.tile(np.tri(width, dtype=bool)[trunk:], (len(ends), 1, 1))
+    visible_BFN = np.tile(np.tri(width, dtype=bool)[root_columns:], (len(ends), 1, 1))
     for r, i in enumerate(index):
         if fork_R[r]:
             b, begin, end = line_R[r], begin_R[r], begin_R[r] + len(rows[i]) - fork_R[r]
             place_BN[b, begin:end] = np.arange(fork_R[r], len(rows[i]))
             # The rest of the root, the roots' padding, and other forks.
-            visible_BFN[b, begin - trunk : end - trunk, fork_R[r] : begin] = False
+            visible_BFN[b, begin - root_columns : end - root_columns, fork_R[r] : begin] = False
     return _Lines(ids_BN, line_R, fork_R, begin_R, place_BN, visible_BFN)
 
 

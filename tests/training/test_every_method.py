@@ -1,7 +1,7 @@
 """Every method trains, is stopped, and goes on to the same bits; what it logs is in MLflow.
 
-On the toy corridor, and on ALFWorld and ScienceWorld, where ten steps are killed at a random moment. Too long for ``make test``
-(an hour of two cores): ``make test-methods``.
+On the toy corridor always. On ALFWorld and ScienceWorld, where ten steps are killed at a random moment, with ``make
+test-methods``: an hour of two cores is too long for ``make test``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from agentcredit.methods.registry import get, names
 from agentcredit.rundir import RunDir
 from tests.training import toy_run
 from tests.training.test_loop import StopAfter, numbers, weights
-
-pytestmark = pytest.mark.exhaustive
 
 OWN_NAMES = {"dapo": "rollout/batches"}
 """Methods whose own numbers have the trainer's names; grpo and its like have none but the generic ``credit/…``."""
@@ -95,6 +93,7 @@ BENCHMARKS = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("env", BENCHMARKS)
 @pytest.mark.parametrize("name", names())
