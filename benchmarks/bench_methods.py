@@ -5,8 +5,8 @@
 
 GRPO plays and trains; at every step each method, on its usual base, credits the same episodes and makes one update from the
 same weights, which are then put back: twice, and the better time counts. Medians over steps, in processor seconds of one
-thread; the order of the methods turns with the steps. CoPE is there twice, with contexts that forecasts share and with
-contexts written out. What a method plays beyond the step's episodes (dapo) is not in it.
+thread; the order of the methods turns with the steps. CoPE is there three times: with contexts that forecasts share, with
+contexts written out, and as in a step in which it also measures its forecasts, which is one of ten. What a method plays beyond the step's episodes (dapo) is not in it.
 """
 
 import copy
@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-STEPS = 6
+FIRST, STEPS = 2, 7
+"""The training steps that are timed. In step 1, as in every tenth after it, some methods measure themselves."""
 ROUNDS = 2
 BASELINE = "grpo"
 CONFIG = Path(__file__).parent.parent / "experiments" / "cpu" / "efficiency.toml"
@@ -38,12 +39,12 @@ def assembled(folder: Path) -> Any:
         return assemble(config, run, open_stage(config, None), build(config.method), Silent())
 
 
-def composition(trainer: Any, name: str) -> Any:
-    """The method with the parameters of the configuration that it knows."""
+def composition(trainer: Any, name: str, **more: Any) -> Any:
+    """The method with the parameters of the configuration that it knows, and these."""
     from agentcredit.methods.registry import DEFAULT_BASE, build, get
 
     known = get(name).Params.keys() | (get(DEFAULT_BASE).Params.keys() if get(name).kind != "estimator" else {})
-    params = {key: value for key, value in trainer.config.method.params.items() if key in known}
+    params = {key: value for key, value in trainer.config.method.params.items() if key in known} | more
     return build(trainer.config.method.model_copy(update={"name": name, "params": params}))
 
 
@@ -79,9 +80,10 @@ def measure(trainer: Any, wanted: list[str]) -> None:
     if "cope" in cases:
         written = trainer.learner.train.model_copy(update={"share_prefixes": False})
         cases["cope, written out"] = (composition(trainer, "cope"), written)
+        cases["cope, measuring"] = (composition(trainer, "cope", log_every=1, probe_every=1), trainer.learner.train)
     spent: dict[str, list[tuple[float, float]]] = {name: [] for name in cases}
     playing: list[float] = []
-    for step in range(1, STEPS + 1):
+    for step in range(FIRST, FIRST + STEPS):
         began = time.process_time()
         groups, _ = trainer.collect(step)
         playing.append(time.process_time() - began)

@@ -104,8 +104,9 @@ class Writer:
         self._template = template
         self._params = params
         self._terse = terse
+        # Terse, it is the number alone: a forecast is short, and what it adds to an update is its tokens.
         self._question = template.aside(
-            f"next {count}"
+            f"{count}"
             if terse
             else f"Do not act now. Write down the actions that you will take from here, the next {count} at most, in order: "
             "one numbered line for each, without reasoning."
@@ -127,7 +128,7 @@ class Writer:
 
     def line(self, number: int, action: str) -> list[int]:
         """Ids of the ``number``-th action (from 1) of an answer."""
-        return self._template.encode(f"{action}; " if self._terse else f"{number}. {action}\n")
+        return self._template.encode(f"{action};" if self._terse else f"{number}. {action}\n")
 
     def write(self, forecast: Forecast) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Ids int64 [N] of question and answer; loss weight float64 [N], 0 on the question; lag int64 [N], −1 outside actions."""

@@ -19,9 +19,10 @@ from agentcredit.training.rows import Row
 class MicroBatch:
     """B lines padded to N tokens, and the K tokens of them whose log-probability the loss needs.
 
-    A line is one row, or a row followed by what F tokens of others add to parts of it (:func:`forks_of`), so that every
-    context is computed once. All roots of the micro-batch stand in its first N − F columns, where the mask is causal;
-    ``visible_BFN`` says what the others see, and ``place_BN`` where each token stands in its own row.
+    A line is one row, or a row followed by the F tokens that others add to parts of it (:func:`forks_of`), so that every
+    context is computed once; what another adds is without its last token, which predicts nothing. All roots of the
+    micro-batch stand in its first N − F columns, where the mask is causal; ``visible_BFN`` says what the others see, and
+    ``place_BN`` where each token stands in its own row.
 
     The K tokens are the sampled ones and those with a cross-entropy weight. The first ``n_free`` of them are predicted
     over the whole vocabulary, in the order of the rows; the others over their allowed ids, fewest ids first.
@@ -30,7 +31,7 @@ class MicroBatch:
     ``index_R``      the rows, as places in the list given to :func:`collate`.
     ``row_K``, ``position_K``, ``target_K``  which of these rows a token belongs to, where it stands there (≥ 1), its id.
     ``line_K``, ``source_K``  where in ``ids_BN`` the token before it stands, whose hidden state predicts it.
-    ``place_BN``, ``visible_BFN``  int64 positions and bool [line, from, to], or None where every line is one row.
+    ``place_BN``, ``visible_BFN``  int64 positions and bool [line, from, to], or None where F is 0.
     ``allowed_K``    sorted ids of tokens ``n_free``…K, one int64 array each; ``choice_K`` the target's place in it.
     ``sampled_K``    bool. ``rollout_logprob_K``, ``advantage_K``, ``ce_weight_K``, ``loss_weight_K``: float32;
                      ``loss_weight_K`` is the aggregation's weight of a sampled token (loss.py).
@@ -112,7 +113,10 @@ def forks_of(rows: Sequence[Row]) -> list[tuple[int, int] | None]:
 
 
 class Line(NamedTuple):
-    """Rows that stand in one line, the root first: tokens of the root, and of what the others add to parts of it."""
+    """Rows that stand in one line, the root first: tokens of the root, and of what the others add to parts of it.
+
+    Of each other row the last token is not among them: it is predicted, and predicts nothing.
+    """
 
     rows: list[int]
     root: int
@@ -135,7 +139,7 @@ def lines_of(
                 lines[index] = Line([index], lengths[index], 0)
                 continue
             line = lines.get(fork[0], Line([fork[0]], lengths[fork[0]], 0))
-            lines[fork[0]] = Line([*line.rows, index], line.root, line.forks + lengths[index] - fork[1])
+            lines[fork[0]] = Line([*line.rows, index], line.root, line.forks + lengths[index] - fork[1] - 1)
         result.append(list(lines.values()))
     return result
 
@@ -267,23 +271,24 @@ def _lines(rows: Sequence[Row], index: Sequence[int], forks: Sequence[tuple[int,
         if fork is not None and fork[0] in taken:
             line_R[r], fork_R[r] = line_R[taken[fork[0]]], fork[1]
             begin_R[r] = ends[line_R[r]]
-            ends[line_R[r]] += len(rows[i]) - fork[1]
+            ends[line_R[r]] += len(rows[i]) - fork[1] - 1
     width = max(ends)
     ids_BN = np.zeros((len(ends), width), dtype=np.int64)
     for r, i in enumerate(index):
-        own = rows[i].ids[fork_R[r] :]
+        own = rows[i].ids[fork_R[r] : -1 if fork_R[r] else None]
         ids_BN[line_R[r], begin_R[r] : begin_R[r] + len(own)] = own
-    if not np.any(fork_R):
+    if width == root_columns:
         return _Lines(ids_BN, line_R, fork_R, begin_R, None, None)
     place_BN = np.tile(np.arange(width), (len(ends), 1))
-    # Padding sees itself and all before it: a token that sees nothing would have no number.
-    visible_BFN = np.tile(np.tri(width, dtype=bool)[root_columns:], (len(ends), 1, 1))
+    # Padding sees itself: a token that sees nothing would have no number.
+    visible_BFN = np.tile(np.eye(width, dtype=bool)[root_columns:], (len(ends), 1, 1))
     for r, i in enumerate(index):
         if fork_R[r]:
-            b, begin, end = line_R[r], begin_R[r], begin_R[r] + len(rows[i]) - fork_R[r]
-            place_BN[b, begin:end] = np.arange(fork_R[r], len(rows[i]))
-            # The rest of the root, the roots' padding, and other forks.
-            visible_BFN[b, begin - root_columns : end - root_columns, fork_R[r] : begin] = False
+            b, begin, own = line_R[r], begin_R[r], len(rows[i]) - fork_R[r] - 1
+            place_BN[b, begin : begin + own] = np.arange(fork_R[r], len(rows[i]) - 1)
+            seen_FN = visible_BFN[b, begin - root_columns : begin - root_columns + own]
+            seen_FN[:, : fork_R[r]] = True
+            seen_FN[:, begin : begin + own] = np.tri(own, dtype=bool)
     return _Lines(ids_BN, line_R, fork_R, begin_R, place_BN, visible_BFN)
 
 

@@ -46,11 +46,11 @@ class Likes:
         found = []
         for own, row in zip(rows, materialise(rows), strict=True):
             text = self.template.read(row.ids.tolist())
-            scored = self.template.read(row.ids[row.sampled].tolist()).rstrip("; ")
+            scored = self.template.read(row.ids[row.sampled].tolist()).rstrip(";")
             if row.sampled.any():
                 self.seen.append(text)
                 assert row.sampled.sum() == 1  # one word: what was executed in between is context
-            context = text.split(" next")[0]
+            context = text.split(" 2 9 ")[0]
             found.append(np.where(own.sampled, self.table.get((context, scored), 0.0), 0.0))
         return found
 
@@ -98,10 +98,10 @@ def test_an_action_is_scored_at_every_lag_after_what_was_executed(decay: float, 
     (second,) = policy.collect()
     assert said_by(policy, second) == act(best)
     assert likes.seen == [
-        "10 9 20 11 next 2 9 stay;",
-        "10 9 20 11 next 2 9 run;",
-        "10 next 2 9 go; stay;",
-        "10 next 2 9 go; run;",
+        "10 9 20 11 2 9 stay;",
+        "10 9 20 11 2 9 run;",
+        "10 2 9 go; stay;",
+        "10 2 9 go; run;",
     ]
     (found,) = policy.scores([([[10, MARK], [10, MARK, 20, 11, MARK]], ["go"], ["stay", "run"])])
     np.testing.assert_allclose(found, scores)
@@ -133,7 +133,7 @@ def test_an_episode_begins_without_a_past():
     policy.release("s")
     policy.submit([request([10, MARK])])
     policy.collect()
-    assert likes.seen == ["10 next 2 9 stay;", "10 next 2 9 run;"]
+    assert likes.seen == ["10 2 9 stay;", "10 2 9 run;"]
 
 
 @pytest.mark.parametrize("nested", [True, False], ids=["dialogue", "window"])
@@ -153,10 +153,10 @@ def test_scores_are_the_models_own_in_each_context_alone(nested: bool):
     for action, score in zip(actions, found, strict=True):
         expected = 0.0
         for lag in range(3):
-            before = contexts[2 - lag][:-1] + template.aside("next 3")
+            before = contexts[2 - lag][:-1] + template.aside("3")
             for done in executed[2 - lag :]:
-                before += template.encode(f"{done}; ")
-            said = template.encode(f"{action}; ")
+                before += template.encode(f"{done};")
+            said = template.encode(f"{action};")
             with torch.no_grad():
                 logits = model(input_ids=torch.tensor([before + said])).logits[0].log_softmax(-1)
             own = sum(float(logits[len(before) - 1 + n, token]) for n, token in enumerate(said))

@@ -129,13 +129,13 @@ def test_a_forecast_as_tokens():
     template = Words(MARK)
     forecast = Forecast(0, 0, 0, ("toB", "toC now"), (0, 1), ended=False, weight=0.5)
     ids, weight, lag = Writer(template, terse=True, params=params(K=1)).write(forecast)
-    assert template.read(ids) == "next 2 9 toB; toC now; <end>"
-    assert lag.tolist() == [-1, -1, -1, 0, 1, 1, 1]
-    np.testing.assert_allclose(weight, [0, 0, 0, 0.125, 0.125, 0.125, 0.125])  # ½ over the answer's four tokens
+    assert template.read(ids) == "2 9 toB; toC now; <end>"
+    assert lag.tolist() == [-1, -1, 0, 1, 1, 1]
+    np.testing.assert_allclose(weight, [0, 0, 0.125, 0.125, 0.125, 0.125])  # ½ over the answer's four tokens
     _, decayed, _ = Writer(template, terse=True, params=params(K=1, lag_decay=0.5)).write(forecast)
-    np.testing.assert_allclose(decayed[3:], [0.2, 0.1, 0.1, 0.1])  # 1, ½, ½, ½ scaled to ½
+    np.testing.assert_allclose(decayed[2:], [0.2, 0.1, 0.1, 0.1])  # 1, ½, ½, ½ scaled to ½
     _, summed, _ = Writer(template, terse=True, params=params(K=1, token_agg="sum")).write(forecast)
-    np.testing.assert_allclose(summed[3:], [0.5] * 4)
+    np.testing.assert_allclose(summed[2:], [0.5] * 4)
     ids, _, _ = Writer(template, terse=False, params=params(K=1)).write(replace(forecast, ended=True))
     assert template.read(ids).endswith("9 1. toB 2. toC now done <end>")
 
@@ -149,10 +149,10 @@ def test_a_row_continues_the_context_of_its_action_and_nothing_later(layout: Any
     whole = [template.read(row.ids) for row in materialise(build_rows(groups, assignment))]
     if layout == "dialogue":
         acting = ["10 9 20 11 9 21", "10 9 20"]
-        forecasts = ["10 next 2 9 toB; toG; <end>", "10 9 20 11 next 2 9 toG; <end>"]
+        forecasts = ["10 2 9 toB; toG; <end>", "10 9 20 11 2 9 toG; <end>"]
     else:
         acting = ["10 9 20", "11 9 21", "10 9 20"]
-        forecasts = ["10 next 2 9 toB; toG; <end>", "11 next 2 9 toG; <end>"]
+        forecasts = ["10 2 9 toB; toG; <end>", "11 2 9 toG; <end>"]
     assert whole == acting + forecasts
     assert sum(row.ce_weight.sum() for row in assignment.extra_rows) == pytest.approx(0.5)
     assert not any(row.sampled.any() or row.advantage.any() for row in assignment.extra_rows)
@@ -190,8 +190,8 @@ def test_likelihoods_by_lag_are_of_the_answer_after_its_context():
     method = build(MethodConfig(name="cope", params={"K": 1, "log_every": 1}))
     metrics = method.credit(groups, tools(template=template, terse=True, score=score)).metrics
     assert [(template.read(p), template.read(r)) for p, r in seen] == [
-        ("10 next 2 9", "toB; toG; <end>"),
-        ("10 9 20 11 next 2 9", "toG; <end>"),
+        ("10 2 9", "toB; toG; <end>"),
+        ("10 9 20 11 2 9", "toG; <end>"),
     ]
     # Lag 0: toB (1), and of the second toG and its end (1, 2); lag 1: toG and its end (2, 3).
     assert metrics["cope/nll_lag0"] == pytest.approx(4 / 3)
@@ -203,9 +203,9 @@ def test_greedy_forecasts_are_matched_action_by_action():
     groups = [group(asked("A", "B", "C", "G"))]
     template = Words(MARK)
     said = {
-        "10 next 2 9": "toB; toX; <end>",
-        "10 9 20 11 next 2 9": "toC; <end>",  # too short: the action at lag 1 is missed
-        "10 9 20 11 9 21 12 next 2 9": "toX; toG; <end>",
+        "10 2 9": "toB; toX; <end>",
+        "10 9 20 11 2 9": "toC; <end>",  # too short: the action at lag 1 is missed
+        "10 9 20 11 9 21 12 2 9": "toX; toG; <end>",
     }
     asked_with: list[Any] = []
 

@@ -101,9 +101,9 @@ def test_a_context_goes_through_the_model_once(make_model: Any, rows: list[Row])
 
     # Written out: 30 + 12 and the forecasts with their contexts (the silent episode has no row of its own to run).
     assert tokens(False) == 30 + 12 + (1 + 6) + (30 + 9) + (17 + 4) + (4 + 5) + (21 + 7) + (9 + 5)
-    # Shared: each episode once, the forecasts' own tokens; the fork of a fork has its context
-    # written out, because a line has one root.
-    assert tokens(True) == 30 + 12 + 41 + 6 + 9 + 4 + (4 + 5) + 7 + 5
+    # Shared: each episode once, the forecasts' own tokens but the last, which predicts nothing; the fork of a fork has its
+    # context written out, because a line has one root.
+    assert tokens(True) == 30 + 12 + 41 + 5 + 8 + 3 + (4 + 5) + 6 + 4
 
 
 def test_no_row_is_continued_no_mask_is_made(make_rows: Any):
@@ -114,27 +114,44 @@ def test_no_row_is_continued_no_mask_is_made(make_rows: Any):
 
 
 def test_who_sees_whom_by_hand():
-    rows = [tokens([1, 2, 3]), tokens([4, 5], (0, 2)), tokens([6], (0, 3)), tokens([7], (0, 0))]
+    rows = [tokens([1, 2, 3]), tokens([4, 5, 8], (0, 2)), tokens([6, 9], (0, 3)), tokens([7], (0, 0))]
     forks, whole = forks_of(rows), materialise(rows)
     assert forks == [None, (0, 2), (0, 3), None]  # nothing in common: a line of its own
     assert lines_of(families(rows), [len(r) for r in whole], forks) == [[([0, 1, 2], 3, 3), ([3], 1, 0)]]
     batch = collate(whole[:3], [np.zeros(len(r)) for r in whole], [0, 1, 2], forks)
-    assert batch.ids_BN.tolist() == [[1, 2, 3, 4, 5, 6]]
+    assert batch.ids_BN.tolist() == [[1, 2, 3, 4, 5, 6]]  # 8 and 9 are predicted and predict nothing
     assert batch.place_BN is not None
     assert batch.visible_BFN is not None
     assert batch.place_BN.tolist() == [[0, 1, 2, 2, 3, 3]]
     # The root's three tokens are causal; of the others, what they see:
     seen = [[int(c) for c in np.flatnonzero(line)] for line in batch.visible_BFN[0]]
     assert seen == [[0, 1, 3], [0, 1, 3, 4], [0, 1, 2, 5]]
-    # Token 3 of the root after 2, 5 after 4, and 6 after the whole root.
-    assert list(zip(batch.target_K.tolist(), batch.source_K.tolist(), strict=True)) == [(3, 1), (5, 3), (6, 2)]
+    # Token 3 of the root after 2, 8 after 5, and 9 after 6.
+    assert list(zip(batch.target_K.tolist(), batch.source_K.tolist(), strict=True)) == [(3, 1), (8, 4), (9, 5)]
+
+
+def test_a_single_token_that_continues_a_row_needs_no_column():
+    rows = [tokens([1, 2, 3]), tokens([4], (0, 2)), tokens([5], (0, 3))]
+    whole = materialise(rows)
+    assert lines_of(families(rows), [len(r) for r in whole], forks_of(rows)) == [[([0, 1, 2], 3, 0)]]
+    batch = collate(whole, [np.zeros(len(r)) for r in whole], range(3), forks_of(rows))
+    assert batch.ids_BN.tolist() == [[1, 2, 3]]
+    assert batch.visible_BFN is None
+    # 3 and 4 both after 2, 5 after 3.
+    assert list(zip(batch.target_K.tolist(), batch.source_K.tolist(), strict=True)) == [(3, 1), (4, 1), (5, 2)]
 
 
 def test_roots_of_several_lines_are_padded_to_one_width_by_hand():
-    rows = [tokens([1, 2, 3]), tokens([4, 5]), tokens([6], (0, 3)), tokens([7, 8], (1, 1)), tokens([9], (1, 2))]
+    rows = [
+        tokens([1, 2, 3]),
+        tokens([4, 5]),
+        tokens([6, 9], (0, 3)),
+        tokens([7, 8, 9], (1, 1)),
+        tokens([9, 6], (1, 2)),
+    ]
     whole = materialise(rows)
     batch = collate(whole, [np.zeros(len(r)) for r in whole], range(5), forks_of(rows))
-    # Roots in columns 0 to 2, forks behind them; 0 is padding.
+    # Roots in columns 0 to 2, forks behind them without their last tokens; 0 is padding.
     assert batch.ids_BN.tolist() == [[1, 2, 3, 6, 0, 0], [4, 5, 0, 7, 8, 9]]
     assert batch.place_BN is not None
     assert batch.visible_BFN is not None
@@ -144,6 +161,6 @@ def test_roots_of_several_lines_are_padded_to_one_width_by_hand():
     seen = [np.flatnonzero(line).tolist() for line in batch.visible_BFN[1]]
     assert seen == [[0, 3], [0, 3, 4], [0, 1, 5]]
     assert batch.visible_BFN.any(axis=2).all()  # padding too
-    # By line: 3 after 2; 5 after 4; 6 after 3; 8 after 7, 9 after 5.
+    # By line: 3 after 2; 5 after 4; 9 after 6; 9 after 8, 6 after 9.
     found = zip(batch.target_K.tolist(), batch.line_K.tolist(), batch.source_K.tolist(), strict=True)
-    assert list(found) == [(3, 0, 1), (5, 1, 0), (6, 0, 2), (8, 1, 3), (9, 1, 1)]
+    assert list(found) == [(3, 0, 1), (5, 1, 0), (9, 0, 3), (9, 1, 4), (6, 1, 5)]
