@@ -181,7 +181,7 @@ def rate_of(outcomes_S: Sequence[Sequence[Outcome]]) -> Rate:
     interval = (
         bootstrap_mean(values_ST[0], PLUS_FOUR) if len(used) == 1 else hierarchical_bootstrap(values_ST, PLUS_FOUR)
     )
-    return Rate(k, n, interval)
+    return Rate(k, n, interval.within(0.0, 1.0))  # drawn deviations of seeds know no bounds
 
 
 def matrix(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -37,6 +37,10 @@ class Interval:
     high: float
     kind: str
     level: float = 0.95
+
+    def within(self, low: float, high: float) -> Interval:
+        """What of the interval is possible, for an estimate that lies between ``low`` and ``high``."""
+        return replace(self, low=max(self.low, low), high=min(self.high, high))
 
 
 def wilson(k: int, n: int, level: float = 0.95) -> Interval:

@@ -72,6 +72,15 @@ def test_repeats_are_clustered_by_task():
     assert wilson(16, 32).high - wilson(16, 32).low < 0.7 * width
 
 
+@pytest.mark.parametrize("ends", [["1000", "0000", "0000"], ["0111", "1111", "1111"]])
+def test_a_rate_over_few_seeds_has_no_interval_beyond_what_a_rate_can_be(ends: list[str]):
+    # Deviations from the mean of three seeds, scaled up and drawn, would reach past 0 or past 1.
+    rate = rate_of([results(outcomes * 30) for outcomes in ends])
+    assert rate.interval
+    assert 0 <= rate.interval.low < rate.interval.high <= 1
+    assert rate.interval.low == 0 or rate.interval.high == 1
+
+
 def test_nothing_counted_has_no_rate():
     rate = rate_of([[], []])
     assert (rate.k, rate.n, rate.value, rate.interval) == (0, 0, None, None)
