@@ -181,7 +181,7 @@ def rate_of(outcomes_S: Sequence[Sequence[Outcome]]) -> Rate:
     interval = (
         bootstrap_mean(values_ST[0], PLUS_FOUR) if len(used) == 1 else hierarchical_bootstrap(values_ST, PLUS_FOUR)
     )
-    return Rate(k, n, interval.within(0.0, 1.0))  # drawn deviations of seeds know no bounds
+    return Rate(k, n, interval.within(0.0, 1.0))
 
 
 def matrix(
@@ -205,7 +205,7 @@ def _tasks(outcomes_S: Sequence[Sequence[Outcome]]) -> list[str]:
 def _mean_score(outcomes_S: Sequence[Sequence[Outcome]]) -> tuple[float, Interval]:
     used = [outcomes for outcomes in outcomes_S if outcomes]
     values_ST = matrix(used, _tasks(used), lambda outcome: outcome.score)
-    return float(np.nanmean(values_ST)), hierarchical_bootstrap(values_ST)
+    return float(np.nanmean(values_ST)), hierarchical_bootstrap(values_ST).within(0.0, 1.0)
 
 
 def _baseline(rows: Sequence[Row], name: str, explicit: bool) -> tuple[Row | None, str]:

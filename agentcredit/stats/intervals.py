@@ -39,7 +39,7 @@ class Interval:
     level: float = 0.95
 
     def within(self, low: float, high: float) -> Interval:
-        """What of the interval is possible, for an estimate that lies between ``low`` and ``high``."""
+        """What of it is possible for a quantity between ``low`` and ``high``, which a hierarchical bootstrap does not know."""
         return replace(self, low=max(self.low, low), high=min(self.high, high))
 
 

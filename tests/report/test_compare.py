@@ -73,12 +73,19 @@ def test_repeats_are_clustered_by_task():
 
 
 @pytest.mark.parametrize("ends", [["1000", "0000", "0000"], ["0111", "1111", "1111"]])
-def test_a_rate_over_few_seeds_has_no_interval_beyond_what_a_rate_can_be(ends: list[str]):
+def test_no_interval_over_few_seeds_reaches_beyond_0_and_1(ends: list[str]):
     # Deviations from the mean of three seeds, scaled up and drawn, would reach past 0 or past 1.
     rate = rate_of([results(outcomes * 30) for outcomes in ends])
     assert rate.interval
     assert 0 <= rate.interval.low < rate.interval.high <= 1
     assert rate.interval.low == 0 or rate.interval.high == 1
+    # Nor has a mean score, which lies between 0 and 1 too; one that is neither makes a section show it.
+    (section,) = compare(
+        [evaluation("grpo", outcomes * 30, seed, scores={0: 0.99}) for seed, outcomes in enumerate(ends)]
+    )
+    (row,) = section.rows
+    assert row.score
+    assert 0 <= row.score[1].low < row.score[1].high <= 1
 
 
 def test_nothing_counted_has_no_rate():
