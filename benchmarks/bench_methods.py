@@ -6,7 +6,8 @@
 GRPO plays and trains; at every step each method, on its usual base, credits the same episodes and makes one update from the
 same weights, which are then put back: twice, and the better time counts. Medians over steps, in processor seconds of one
 thread; the order of the methods turns with the steps. CoPE is there three times: with contexts that forecasts share, with
-contexts written out, and as in a step in which it also measures its forecasts, which is one of ten. What a method plays beyond the step's episodes (dapo) is not in it.
+contexts written out, and as in a step in which it also measures its forecasts, which is one of ten. What a method plays
+beyond the step's episodes (dapo) is not in it.
 """
 
 import copy

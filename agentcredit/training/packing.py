@@ -258,6 +258,7 @@ class _Lines:
 def _lines(rows: Sequence[Row], index: Sequence[int], forks: Sequence[tuple[int, int] | None] | None) -> _Lines:
     taken = {i: r for r, i in enumerate(index)}
     line_R, fork_R, begin_R = (np.zeros(len(index), dtype=np.int64) for _ in range(3))
+    columns_R = np.array([len(rows[i]) for i in index])
     roots: list[int] = []
     for r, i in enumerate(index):
         fork = forks[i] if forks is not None else None
@@ -270,25 +271,24 @@ def _lines(rows: Sequence[Row], index: Sequence[int], forks: Sequence[tuple[int,
         fork = forks[i] if forks is not None else None
         if fork is not None and fork[0] in taken:
             line_R[r], fork_R[r] = line_R[taken[fork[0]]], fork[1]
-            begin_R[r] = ends[line_R[r]]
-            ends[line_R[r]] += len(rows[i]) - fork[1] - 1
+            begin_R[r], columns_R[r] = ends[line_R[r]], len(rows[i]) - fork[1] - 1
+            ends[line_R[r]] += columns_R[r]
     width = max(ends)
     ids_BN = np.zeros((len(ends), width), dtype=np.int64)
     for r, i in enumerate(index):
-        own = rows[i].ids[fork_R[r] : -1 if fork_R[r] else None]
-        ids_BN[line_R[r], begin_R[r] : begin_R[r] + len(own)] = own
+        first, n = fork_R[r], columns_R[r]
+        ids_BN[line_R[r], begin_R[r] : begin_R[r] + n] = rows[i].ids[first : first + n]
     if width == root_columns:
         return _Lines(ids_BN, line_R, fork_R, begin_R, None, None)
     place_BN = np.tile(np.arange(width), (len(ends), 1))
     # Padding sees itself: a token that sees nothing would have no number.
     visible_BFN = np.tile(np.eye(width, dtype=bool)[root_columns:], (len(ends), 1, 1))
-    for r, i in enumerate(index):
-        if fork_R[r]:
-            b, begin, own = line_R[r], begin_R[r], len(rows[i]) - fork_R[r] - 1
-            place_BN[b, begin : begin + own] = np.arange(fork_R[r], len(rows[i]) - 1)
-            seen_FN = visible_BFN[b, begin - root_columns : begin - root_columns + own]
-            seen_FN[:, : fork_R[r]] = True
-            seen_FN[:, begin : begin + own] = np.tri(own, dtype=bool)
+    for b, first, begin, n in zip(line_R, fork_R, begin_R, columns_R, strict=True):
+        if first:
+            place_BN[b, begin : begin + n] = np.arange(first, first + n)
+            seen_FN = visible_BFN[b, begin - root_columns : begin - root_columns + n]
+            seen_FN[:, :first] = True
+            seen_FN[:, begin : begin + n] = np.tri(n, dtype=bool)
     return _Lines(ids_BN, line_R, fork_R, begin_R, place_BN, visible_BFN)
 
 
